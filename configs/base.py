@@ -1,0 +1,32 @@
+"""The one base of every config section: immutable, strict, and closed to unknown keys."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Refuses unknown keys and lossy numbers, so that a stale recipe fails instead of half-applying.
+
+    A pydantic model rather than a dataclass: from JSON, flytekit fills a dataclass by dropping the
+    keys it does not know and by cutting `2.5` to `2`.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    def changed(self) -> set[str]:
+        """Return the names of the fields whose value differs from the default.
+
+        Defaults are compared, not `model_fields_set`: after one trip through a task boundary every
+        field counts as set.
+        """
+        fields = type(self).model_fields
+        return {
+            name
+            for name, field in fields.items()
+            if getattr(self, name) != field.get_default(call_default_factory=True)
+        }

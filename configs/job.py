@@ -1,0 +1,18 @@
+"""The `job` section: what the run is called and where it writes."""
+
+from pydantic import Field
+
+from configs.base import Section
+
+
+class Job(Section):
+    """Name, place and seed of one run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Name of the run: its directory under `output_root` and its MLflow run name."""
+
+    output_root: str = "runs"
+    """Directory under which runs, the default MLflow store and caches live."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of everything sampled by the run: initial weights and responses."""

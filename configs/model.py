@@ -1,0 +1,62 @@
+"""The `model` section: where the policy's weights and tokenizer come from."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.base import Section
+
+
+class EmbeddedModel(Section):
+    """The small language model that is built and warm-started locally, with nothing downloaded."""
+
+    hidden_size: int = Field(default=128, ge=8)
+    """Width of the residual stream."""
+
+    num_layers: int = Field(default=2, ge=1)
+    """Decoder layers."""
+
+    num_heads: int = Field(default=4, ge=1)
+    """Attention heads; divides `hidden_size`."""
+
+    intermediate_size: int = Field(default=256, ge=8)
+    """Width of the feed-forward layer."""
+
+    initializer_range: float = Field(default=0.06, gt=0.0)
+    """Standard deviation of the initial weights; 0.02 learns this task several times slower."""
+
+    warm_start_accuracy: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """Supervised warm start ends at this greedy accuracy on held-out problems."""
+
+    warm_start_max_steps: int = Field(default=400, ge=0)
+    """Most supervised steps; reaching it below `warm_start_accuracy` is an error; 0: no training."""
+
+    warm_start_learning_rate: float = Field(default=2e-3, gt=0.0)
+    """AdamW learning rate of the warm start."""
+
+    warm_start_batch_size: int = Field(default=128, ge=1)
+    """Problems per supervised step."""
+
+
+class Model(Section):
+    """The policy before its first step."""
+
+    source: Literal["embedded", "pretrained"] = "embedded"
+    """`embedded` builds the local model; `pretrained` opens `name_or_path`."""
+
+    name_or_path: str = ""
+    """Hugging Face directory or hub name of a `pretrained` model."""
+
+    revision: str = ""
+    """Hub revision of a `pretrained` model; empty: the default branch."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the trained weights."""
+
+    embedded: EmbeddedModel = EmbeddedModel()
+    """Size and warm start of the `embedded` model."""
+
+    @property
+    def identity(self) -> str:
+        """Name under which the initial policy is known in logs and manifests."""
+        return "embedded" if self.source == "embedded" else self.name_or_path

@@ -1,0 +1,68 @@
+"""What a config amounts to, said before anything runs."""
+
+from typing import cast
+
+from omegaconf import OmegaConf
+
+from configs.run import RunConfig
+
+BYTES_PER_PARAMETER = 16
+"""float32 weight, gradient and the two moments of AdamW."""
+
+
+def to_yaml(config: RunConfig) -> str:
+    """Return the whole resolved config as YAML."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump()))
+
+
+def flatten(config: RunConfig) -> dict[str, object]:
+    """Return the config as `{dotted name: plain value}`."""
+    flat: dict[str, object] = {}
+
+    def visit(prefix: str, values: dict[str, object]) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict) and value:
+                visit(f"{prefix}{name}.", cast("dict[str, object]", value))
+            else:
+                flat[f"{prefix}{name}"] = value
+
+    visit("", config.model_dump())
+    return flat
+
+
+def difference(first: RunConfig, second: RunConfig) -> dict[str, tuple[object, object]]:
+    """Return `{dotted name: (value in first, value in second)}` where the two differ."""
+    a, b = flatten(first), flatten(second)
+    keys = sorted(a.keys() | b.keys())
+    return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
+
+
+def plan(config: RunConfig) -> list[str]:
+    """Return what one step and the whole run do, one sentence each."""
+    rollout, rl = config.rollout, config.rl
+    num_responses = rollout.prompts_per_step * rollout.group_size
+    lines = [
+        f"{rollout.prompts_per_step} prompts and {num_responses} responses per step, "
+        f"each of at most {rollout.max_tokens} tokens",
+        f"{rl.mini_batches} optimizer steps per step over {num_responses // rl.mini_batches} "
+        f"responses each, {rl.max_steps * rl.mini_batches} in all",
+        f"{rl.max_steps} steps, {rl.max_steps * num_responses} responses in all",
+        f"reduction {rl.loss_type}; advantage {_advantage(config)}",
+    ]
+    if config.model.source == "embedded":
+        lines.append(_memory(config))
+    return lines
+
+
+def _advantage(config: RunConfig) -> str:
+    if config.rl.advantage != "group":
+        return config.rl.advantage
+    return "r - mean" if config.rl.unbiased_advantage else "(r - mean) / (std + eps)"
+
+
+def _memory(config: RunConfig) -> str:
+    model = config.model.embedded
+    layer = 4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size
+    num_parameters = model.num_layers * layer
+    megabytes = num_parameters * BYTES_PER_PARAMETER / 2**20
+    return f"about {num_parameters:,} parameters, {megabytes:.0f} MiB of training state"

@@ -1,0 +1,309 @@
+"""Refuses settings that contradict each other or that the selected objective would never read.
+
+One table of rules; the generated configuration reference lists it. `check` raises with every rule
+that is broken; `warnings` returns those about values that are honoured but have no effect.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+
+from configs.run import RunConfig
+from configs.surrogates import SURROGATES
+
+GSPO_EPSILON = 0.01
+"""Clip ranges above this never bind on a sequence-level ratio (the paper uses 3e-4 and 4e-4)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One row: when it is broken, which field it names, and what the user should do.
+
+    Attributes:
+        field: dotted name of the field that is at fault.
+        broken: whether a config breaks the rule.
+        message: why it is refused, and the remedy.
+    """
+
+    field: str
+    broken: Callable[[RunConfig], bool]
+    message: str
+
+    def explain(self, config: RunConfig) -> str:
+        """Return the message with the field and the value it has in `config`."""
+        return f"{self.field}={value_of(config, self.field)!r}: {self.message}"
+
+
+def value_of(config: RunConfig, field: str) -> object:
+    """Return the value of a dotted field name."""
+    return reduce(getattr, field.split("."), config)
+
+
+def check(config: RunConfig) -> None:
+    """Raise `ValueError` with one line for each broken rule."""
+    problems = [rule.explain(config) for rule in (*INERT, *CONTRADICTIONS) if rule.broken(config)]
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def warnings(config: RunConfig) -> list[str]:
+    """Return one line for each value that is honoured but cannot matter, or is risky."""
+    return [rule.explain(config) for rule in WARNINGS if rule.broken(config)]
+
+
+def _changed_and_unread(name: str) -> Callable[[RunConfig], bool]:
+    def broken(config: RunConfig) -> bool:
+        read = SURROGATES[config.rl.grpo_surrogate].reads
+        return name in config.rl.changed() and name not in read
+
+    return broken
+
+
+def _readers(name: str) -> str:
+    readers = sorted(surrogate for surrogate, row in SURROGATES.items() if name in row.reads)
+    return " or ".join(f"rl.grpo_surrogate={reader}" for reader in readers)
+
+
+INERT = tuple(
+    Rule(
+        field=f"rl.{name}",
+        broken=_changed_and_unread(name),
+        message="the selected rl.grpo_surrogate never reads it; remove it, "
+        f"or select {_readers(name)}",
+    )
+    for name in sorted(frozenset[str]().union(*(row.reads for row in SURROGATES.values())))
+)
+"""For every knob of a surrogate: refused when set under a surrogate that would not read it."""
+
+
+def _sequence_level(config: RunConfig) -> bool:
+    return config.rl.importance_sampling_level == "sequence"
+
+
+def _temperature_contract(config: RunConfig) -> str:
+    return SURROGATES[config.rl.grpo_surrogate].temperature
+
+
+def _num_rows(config: RunConfig) -> int:
+    return config.rollout.prompts_per_step * config.rollout.group_size
+
+
+CONTRADICTIONS = (
+    Rule(
+        field="rl.lower_bound_ratio",
+        broken=lambda c: _sequence_level(c) and c.rl.lower_bound_ratio != 0,
+        message="the sequence-level ratio has no dual clip; set rl.lower_bound_ratio=0",
+    ),
+    Rule(
+        field="rl.lower_bound_ratio",
+        broken=lambda c: 0 < c.rl.lower_bound_ratio <= 1,
+        message="a dual clip must exceed 1, or it would cut on-policy tokens; use 0 to disable it",
+    ),
+    Rule(
+        field="rl.temperature",
+        broken=lambda c: _temperature_contract(c) == "rollout"
+        and c.rl.temperature != c.rollout.temperature,
+        message="the surrogate scores the distribution that was sampled; "
+        "set rl.temperature and rollout.temperature to the same value",
+    ),
+    Rule(
+        field="rollout.temperature",
+        broken=lambda c: _temperature_contract(c) == "one" and c.rollout.temperature != 1,
+        message="this surrogate has no loss temperature; set rollout.temperature=1.0",
+    ),
+    Rule(
+        field="rollout.temperature",
+        broken=lambda c: c.rollout.temperature == 0,
+        message="greedy responses of a group are all equal and train nothing; use a value above 0",
+    ),
+    Rule(
+        field="rollout.top_p",
+        broken=lambda c: c.rollout.top_p != 1,
+        message="the engine would renormalise over the kept tokens while the loss does not; "
+        "set rollout.top_p=1.0",
+    ),
+    Rule(
+        field="rollout.top_k",
+        broken=lambda c: c.rollout.top_k != 0,
+        message="the engine would renormalise over the kept tokens while the loss does not; "
+        "set rollout.top_k=0",
+    ),
+    Rule(
+        field="rollout.min_p",
+        broken=lambda c: c.rollout.min_p != 0,
+        message="the engine would renormalise over the kept tokens while the loss does not; "
+        "set rollout.min_p=0.0",
+    ),
+    Rule(
+        field="rollout.group_size",
+        broken=lambda c: c.rollout.group_size < 2,
+        message="a group estimator compares responses of one prompt; use at least 2",
+    ),
+    Rule(
+        field="rl.mini_batches",
+        broken=lambda c: _num_rows(c) % c.rl.mini_batches != 0,
+        message="must divide rollout.prompts_per_step * rollout.group_size",
+    ),
+    Rule(
+        field="rl.kl_estimator",
+        broken=lambda c: c.rl.kl_beta == 0 and "kl_estimator" in c.rl.changed(),
+        message="is never read while rl.kl_beta=0; remove it, or set rl.kl_beta above 0",
+    ),
+    Rule(
+        field="rl.engine_correction_low",
+        broken=lambda c: c.rl.engine_correction not in ("mask", "sequence-mask")
+        and "engine_correction_low" in c.rl.changed(),
+        message="is read by rl.engine_correction=mask or sequence-mask only; remove it",
+    ),
+    Rule(
+        field="rl.engine_correction_high",
+        broken=lambda c: c.rl.engine_correction == "none"
+        and "engine_correction_high" in c.rl.changed(),
+        message="is never read while rl.engine_correction=none; remove it",
+    ),
+    Rule(
+        field="rl.unbiased_advantage",
+        broken=lambda c: c.rl.advantage != "group" and c.rl.unbiased_advantage,
+        message="chooses between the two forms of rl.advantage=group; remove one of the two",
+    ),
+    Rule(
+        field="rl.pass_k",
+        broken=lambda c: c.rl.advantage != "pass_at_k" and c.rl.pass_k != 1,
+        message="is read by rl.advantage=pass_at_k only; remove it",
+    ),
+    Rule(
+        field="rl.pass_k",
+        broken=lambda c: c.rl.pass_k > c.rollout.group_size,
+        message="cannot exceed rollout.group_size; lower it",
+    ),
+    Rule(
+        field="rl.certified_deterministic_forward",
+        broken=lambda c: c.rl.certified_deterministic_forward
+        and not SURROGATES[c.rl.grpo_surrogate].consults_old_policy,
+        message="certifies importance ratios, which this surrogate has none of; remove it",
+    ),
+    Rule(
+        field="model.name_or_path",
+        broken=lambda c: c.model.source == "embedded" and c.model.name_or_path != "",
+        message="is never read while model.source=embedded; remove it, or set "
+        "model.source=pretrained",
+    ),
+    Rule(
+        field="model.name_or_path",
+        broken=lambda c: c.model.source == "pretrained" and c.model.name_or_path == "",
+        message="model.source=pretrained needs a Hugging Face directory or hub name here",
+    ),
+    Rule(
+        field="model.revision",
+        broken=lambda c: c.model.source == "embedded" and c.model.revision != "",
+        message="is never read while model.source=embedded; remove it",
+    ),
+    Rule(
+        field="model.embedded",
+        broken=lambda c: c.model.source != "embedded" and bool(c.model.embedded.changed()),
+        message="is never read while model.source=pretrained; remove its settings",
+    ),
+    Rule(
+        field="model.embedded.num_heads",
+        broken=lambda c: c.model.embedded.hidden_size % (2 * c.model.embedded.num_heads) != 0,
+        message="model.embedded.hidden_size must be a multiple of twice this (rotary embedding)",
+    ),
+    Rule(
+        field="rollout.max_prompt_tokens",
+        broken=lambda c: c.rollout.max_prompt_tokens < 2 * c.data.digits + 2,
+        message="arithmetic prompts have 2 * data.digits + 2 tokens; raise it",
+    ),
+    Rule(
+        field="rollout.max_tokens",
+        broken=lambda c: c.rollout.max_tokens < c.data.digits + 2,
+        message="arithmetic answers have data.digits + 1 tokens and an end token; raise it",
+    ),
+    Rule(
+        field="data.num_held_out",
+        broken=lambda c: c.data.num_held_out + c.rollout.prompts_per_step > 10 ** (2 * c.data.digits),
+        message="leaves fewer training problems than rollout.prompts_per_step; lower one of them, "
+        "or raise data.digits",
+    ),
+    Rule(
+        field="evaluation.num_prompts",
+        broken=lambda c: c.evaluation.num_prompts > c.data.num_held_out,
+        message="exceeds data.num_held_out; lower it",
+    ),
+    Rule(
+        field="evaluation.num_samples",
+        broken=lambda c: c.evaluation.num_samples > 1 and c.evaluation.temperature == 0,
+        message="greedy samples of a prompt are all equal; set evaluation.temperature above 0",
+    ),
+    Rule(
+        field="reward.overlong_buffer_tokens",
+        broken=lambda c: c.reward.overlong_buffer_tokens > c.rollout.max_tokens,
+        message="exceeds rollout.max_tokens; lower it",
+    ),
+    Rule(
+        field="reward.overlong_penalty",
+        broken=lambda c: c.reward.overlong_buffer_tokens == 0
+        and "overlong_penalty" in c.reward.changed(),
+        message="is never read while reward.overlong_buffer_tokens=0; remove it",
+    ),
+    Rule(
+        field="trainer.final_lr_fraction",
+        broken=lambda c: c.trainer.lr_schedule == "constant"
+        and "final_lr_fraction" in c.trainer.changed(),
+        message="is never read while trainer.lr_schedule=constant; remove it",
+    ),
+    Rule(
+        field="trainer.num_processes",
+        broken=lambda c: c.trainer.num_processes != 1,
+        message="training on several processes is not available in this version; use 1",
+    ),
+    Rule(
+        field="rollout.shards",
+        broken=lambda c: c.rollout.shards != 1,
+        message="sharded rollouts are not available in this version; use 1",
+    ),
+    Rule(
+        field="rollout.staleness",
+        broken=lambda c: c.rollout.staleness != 0,
+        message="overlapping rollouts are not available in this version; use 0",
+    ),
+    Rule(
+        field="rl.kl_beta",
+        broken=lambda c: c.rl.kl_beta > 0,
+        message="the reference policy is not available in this version; use 0",
+    ),
+    Rule(
+        field="rl.dynamic_sampling_rounds",
+        broken=lambda c: c.rl.dynamic_sampling_rounds > 0,
+        message="dynamic sampling is not available in this version; use 0",
+    ),
+)
+"""Settings that cannot hold together."""
+
+
+WARNINGS = (
+    Rule(
+        field="rl.mini_batches",
+        broken=lambda c: SURROGATES[c.rl.grpo_surrogate].consults_old_policy
+        and c.rl.mini_batches == 1,
+        message="with one optimizer step per batch every ratio is exactly 1 and no clip binds",
+    ),
+    Rule(
+        field="rl.mini_batches",
+        broken=lambda c: not SURROGATES[c.rl.grpo_surrogate].consults_old_policy
+        and c.rl.mini_batches > 1,
+        message="this surrogate has no importance ratio, so later mini-batches are off-policy; "
+        "it can collapse",
+    ),
+    Rule(
+        field="rl.epsilon_high",
+        broken=lambda c: _sequence_level(c) and c.rl.epsilon_high > GSPO_EPSILON,
+        message="a clip range on the scale of tokens hardly ever binds on a sequence-level ratio; "
+        "GSPO uses 3e-4 and 4e-4",
+    ),
+    Rule(
+        field="model.dtype",
+        broken=lambda c: _sequence_level(c) and c.model.dtype == "bfloat16",
+        message="rounding of bfloat16 log-probabilities exceeds GSPO's clip range",
+    ),
+)
+"""Settings that are honoured, but without effect or at a risk."""

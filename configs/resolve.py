@@ -1,0 +1,98 @@
+"""From a recipe and overrides to a checked `RunConfig`.
+
+A recipe is YAML that holds only what differs; `base` names the recipes or fragments that it is
+merged over, in order.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from configs.messages import explain
+from configs.preflight import check
+from configs.run import RunConfig
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def resolve(recipe: str, overrides: str | Sequence[str] = "") -> RunConfig:
+    """Return the validated config of a recipe with overrides applied.
+
+    Args:
+        recipe: path of a YAML file, or a name under `configs/recipes` without its suffix.
+        overrides: `section.field=value` words, as one shell-quoted string or as a list.
+
+    Raises:
+        ValueError: naming every unknown key, wrong value or contradictory setting, with a remedy.
+    """
+    words = shlex.split(overrides) if isinstance(overrides, str) else list(overrides)
+    merged = OmegaConf.merge(load_recipe(recipe), *(_override(word) for word in words))
+    config = validate(cast("dict[str, object]", OmegaConf.to_container(merged, resolve=True)))
+    check(config)
+    return config
+
+
+def validate(values: Mapping[str, object]) -> RunConfig:
+    """Return the typed config of plain nested values, or raise naming each bad key."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+def load_recipe(recipe: str, seen: tuple[Path, ...] = ()) -> DictConfig:
+    """Return a recipe merged over its bases."""
+    path = find_recipe(recipe, seen[-1].parent if seen else Path.cwd())
+    if path in seen:
+        chain = " -> ".join(p.stem for p in (*seen, path))
+        raise ValueError(f"recipe {path.stem!r} is its own base ({chain}); remove one `base` entry")
+    body = _read(path)
+    bases = body.pop("base", [])
+    names = [bases] if isinstance(bases, str) else list(bases)
+    merged = OmegaConf.merge(*(load_recipe(str(name), (*seen, path)) for name in names), body)
+    return cast("DictConfig", merged)
+
+
+def find_recipe(recipe: str, beside: Path) -> Path:
+    """Return the path of a recipe given as a path or as a bare name.
+
+    A relative path is taken from the recipe that names it, or from the current directory.
+    """
+    suffixed = recipe if recipe.endswith((".yaml", ".yml")) else f"{recipe}.yaml"
+    for candidate in (beside / recipe, beside / suffixed, RECIPES / suffixed):
+        if candidate.is_file():
+            return candidate.resolve()
+    known = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    raise ValueError(
+        f"recipe {recipe!r} was not found, neither as a file nor under configs/recipes; "
+        f"known recipes: {known}"
+    )
+
+
+def _read(path: Path) -> DictConfig:
+    try:
+        body = OmegaConf.load(path)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"recipe {path} is not valid YAML: {error}") from None
+    if not isinstance(body, DictConfig):
+        raise ValueError(f"recipe {path} must be a mapping of sections, got a list; see the README")
+    return body
+
+
+def _override(word: str) -> DictConfig:
+    key, equals, _ = word.partition("=")
+    if not equals or not key or key.startswith("-"):
+        raise ValueError(
+            f"override {word!r} is not of the form section.field=value, "
+            "such as rl.max_steps=1; quote a value that contains spaces"
+        )
+    try:
+        return OmegaConf.from_dotlist([word])
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise ValueError(f"override {word!r} cannot be read: {error}") from None

@@ -1,0 +1,11 @@
+"""The boxes of a training step: Flyte shells here, plain Python in the folders."""
+
+import os
+
+# `pyflyte run` has the project on the path only while it loads the workflow. Packages that are met
+# first inside a task's body must be known by then.
+import objectives  # noqa: F401
+
+# flytekit's local cache is global to the user and outlives the directories that its entries point
+# to, so a hit can hand over what is gone. Locally the embedded model keeps its own, verified cache.
+os.environ.setdefault("FLYTE_LOCAL_CACHE_ENABLED", "false")

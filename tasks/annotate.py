@@ -1,0 +1,35 @@
+"""Flyte task: group statistics, while every group is whole."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import LIGHT
+from tasks.data.arrow import Table
+
+
+class Annotated(NamedTuple):
+    """Rows with advantages and masks, what the table says, and the seconds it took."""
+
+    table: Table
+    summary: dict[str, float]
+    seconds: float
+
+
+@task(container_image=LIGHT)
+def annotate(config: RunConfig, step: int, scored: Table) -> Annotated:
+    """Turn rewards into advantages and say which tokens train."""
+    started = time.perf_counter()
+    from tasks.annotators.annotate import annotate as add_advantages  # noqa: PLC0415
+    from tasks.annotators.summary import group_summary  # noqa: PLC0415
+    from tasks.data.arrow import write_table  # noqa: PLC0415
+    from tasks.data.schemas import SCORED, require  # noqa: PLC0415
+
+    require(scored, SCORED, stage="annotate", run=config.job.name, step=step)
+    table = add_advantages(scored, config.rl)
+    if config.tracking.keep_tables:
+        write_table(Path(config.directory) / "tables" / f"step-{step:06d}.arrow", table)
+    return Annotated(table, group_summary(table), time.perf_counter() - started)

@@ -1,0 +1,37 @@
+"""Flyte task: publish the policy when it is due, and let superseded hand-offs go."""
+
+import json
+from pathlib import Path
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import LIGHT
+from tasks.handle import Policy, Run, release
+
+
+@task(container_image=LIGHT)
+def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logged: int) -> Policy:
+    """Publish the updated policy every `rl.save_every` steps and after the last one."""
+    from tasks.policy import checkpoints  # noqa: PLC0415
+
+    if checkpoint_due(config, after.step):
+        root = Path(run.directory) / "checkpoints"
+        checkpoints.publish(
+            root,
+            after.local(),
+            step=after.step,
+            lineage=json.loads(run.lineage),
+            mlflow_run_id=run.mlflow_run_id,
+        )
+        checkpoints.prune(
+            root, keep_last=config.trainer.keep_last, keep_every=config.trainer.keep_every
+        )
+    release(before)
+    return after
+
+
+def checkpoint_due(config: RunConfig, step: int) -> bool:
+    """Return whether a checkpoint is published before training step `step`."""
+    every = config.rl.save_every
+    return step == config.rl.max_steps or (every > 0 and step % every == 0)

@@ -1,0 +1,33 @@
+"""Flyte task: accuracy on held-out prompts."""
+
+import time
+from typing import NamedTuple
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import TRAIN
+from tasks.handle import Policy
+
+
+class Evaluated(NamedTuple):
+    """Held-out metrics by name and the seconds it took."""
+
+    metrics: dict[str, float]
+    seconds: float
+
+
+@task(container_image=TRAIN)
+def evaluate(config: RunConfig, policy: Policy) -> Evaluated:
+    """Measure held-out accuracy; no training state and no random number of training is touched."""
+    started = time.perf_counter()
+    from tasks.evaluation.held_out import evaluate as measure  # noqa: PLC0415
+
+    metrics = measure(config, policy.local())
+    return Evaluated(metrics, time.perf_counter() - started)
+
+
+def evaluation_due(config: RunConfig, step: int) -> bool:
+    """Return whether the policy before training step `step` is evaluated within the loop."""
+    every = config.evaluation.every
+    return step == 0 or (every > 0 and step % every == 0)

@@ -1,0 +1,47 @@
+"""Flyte tasks: the policy that a run starts from."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from flytekit import Cache, task
+
+from configs.data import Data
+from configs.model import Model
+from images.roles import TRAIN
+from tasks.handle import Policy, Run, handle
+from tasks.policy.start import CODE_VERSION
+
+
+class Opened(NamedTuple):
+    """A policy and the seconds it took to make or find it."""
+
+    policy: Policy
+    seconds: float
+
+
+@task(container_image=TRAIN, cache=Cache(version=CODE_VERSION, serialize=True))
+def bootstrap_policy(
+    model: Model, data: Data, seed: int, output_root: str, identity: str
+) -> Opened:
+    """Build the untrained policy of the `embedded` model, or open a `pretrained` one."""
+    started = time.perf_counter()
+    from tasks.policy.start import initial_policy  # noqa: PLC0415
+
+    files = initial_policy(model, data, seed=seed, output_root=Path(output_root).resolve())
+    return Opened(handle(files, step=0, identity=identity), time.perf_counter() - started)
+
+
+@task(container_image=TRAIN)
+def resume_policy(run: Run) -> Opened:
+    """Open the checkpoint that the run continues from."""
+    started = time.perf_counter()
+    from tasks.policy.checkpoints import read  # noqa: PLC0415
+
+    found = read(Path(run.checkpoint))
+    if found is None:
+        raise ValueError(
+            f"checkpoint {run.checkpoint} is gone or altered since the run was opened; start again"
+        )
+    policy = handle(found.policy, step=found.step, identity=run.identity)
+    return Opened(policy, time.perf_counter() - started)

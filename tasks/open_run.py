@@ -1,0 +1,18 @@
+"""Flyte task: open the tracking run, and find where to start from."""
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import TRAIN
+from tasks.handle import Run
+
+
+@task(container_image=TRAIN)
+def open_run(config: RunConfig, resume_from: str) -> Run:
+    """Open the run: find the checkpoint to continue from and create or reopen its MLflow run."""
+    from tasks.run.opening import open_training_run  # noqa: PLC0415
+    from tasks.trainer.loop import build_objective  # noqa: PLC0415
+
+    objective = build_objective(config)
+    digest = objective.identity_digest()
+    return Run(**open_training_run(config, objective.identity, digest, resume_from))

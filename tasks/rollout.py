@@ -1,0 +1,30 @@
+"""Flyte task: sample responses."""
+
+import time
+from typing import NamedTuple
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import TRAIN
+from tasks.data.arrow import Table
+from tasks.handle import Policy
+
+
+class RolledOut(NamedTuple):
+    """Sampled responses and the seconds it took."""
+
+    table: Table
+    seconds: float
+
+
+@task(container_image=TRAIN)
+def rollout(config: RunConfig, step: int, policy: Policy, prompts: Table) -> RolledOut:
+    """Sample a group of responses for every prompt."""
+    started = time.perf_counter()
+    from tasks.data.schemas import PROMPTS, require  # noqa: PLC0415
+    from tasks.sampling.rollout import rollout as sample  # noqa: PLC0415
+
+    require(prompts, PROMPTS, stage="rollout", run=config.job.name, step=step)
+    table = sample(config, step, prompts, policy.local())
+    return RolledOut(table, time.perf_counter() - started)

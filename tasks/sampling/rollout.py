@@ -1,0 +1,110 @@
+"""PROMPTS to ROLLOUTS: the responses of one policy, as a table."""
+
+import numpy as np
+import pyarrow as pa
+
+from configs.run import RunConfig
+from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, require
+from tasks.policy import resident
+from tasks.policy.directory import load_model, stop_tokens
+from tasks.policy.files import PolicyFiles
+from tasks.policy.tokenizing import tokenizer_of
+from tasks.sampling.hf import HfSampler
+from tasks.sampling.sampler import Completion, SamplingParams
+
+
+def rollout(config: RunConfig, step: int, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
+    """Return the ROLLOUTS table of one training step.
+
+    Raises:
+        TypeError: `prompts` is not a PROMPTS table.
+        ValueError: a prompt is longer than `rollout.max_prompt_tokens`.
+    """
+    params = SamplingParams(
+        temperature=config.rollout.temperature,
+        max_tokens=config.rollout.max_tokens,
+        num_samples=config.rollout.group_size,
+        stop_token_ids=tuple(config.rollout.stop_token_ids),
+        seed=config.job.seed,
+        step=step,
+        batch_size=config.rollout.batch_size,
+    )
+    return respond(config, prompts, files, params)
+
+
+def evaluation_rollout(config: RunConfig, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
+    """Return the ROLLOUTS table of held-out prompts, sampled as `evaluation` says."""
+    params = SamplingParams(
+        temperature=config.evaluation.temperature,
+        max_tokens=config.rollout.max_tokens,
+        num_samples=config.evaluation.num_samples,
+        stop_token_ids=tuple(config.rollout.stop_token_ids),
+        seed=config.job.seed,
+        step=files.version,
+        batch_size=config.rollout.batch_size,
+    )
+    return respond(config, prompts, files, params)
+
+
+def respond(
+    config: RunConfig, prompts: pa.Table, files: PolicyFiles, params: SamplingParams
+) -> pa.Table:
+    """Sample every prompt and lay the completions out as rows, groups together and in order."""
+    prompts = require(prompts, PROMPTS, stage="rollout")
+    tokens = prompts["prompt_tokens"].to_pylist()
+    _check_lengths(tokens, prompts, config.rollout.max_prompt_tokens)
+    tokenizer = tokenizer_of(files)
+    sampler = _sampler(config, files)
+    groups = sampler.sample(tokens, prompts["group_id"].to_pylist(), params)
+    completions = [completion for group in groups for completion in group]
+    texts = tokenizer.batch_decode(
+        [completion.tokens for completion in completions], skip_special_tokens=True
+    )
+    repeated = prompts.take(np.repeat(np.arange(len(prompts)), params.num_samples))
+    return extend(repeated, ROLLOUTS, _columns(completions, texts, params, files), stage="rollout")
+
+
+def _sampler(config: RunConfig, files: PolicyFiles) -> HfSampler:
+    model = resident.borrow(
+        "policy", files.digest, lambda: load_model(files.weights, dtype=config.model.dtype)
+    )
+    tokenizer = tokenizer_of(files)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    return HfSampler(
+        model=model, stop_token_ids=frozenset(stop_tokens(model, tokenizer)), pad_token_id=pad
+    )
+
+
+def _check_lengths(tokens: list[list[int]], prompts: pa.Table, bound: int) -> None:
+    long = [row for row, prompt in enumerate(tokens) if len(prompt) > bound]
+    if long:
+        ids = prompts["prompt_id"].take(long[:5]).to_pylist()
+        raise ValueError(
+            f"{len(long)} prompts exceed rollout.max_prompt_tokens={bound}: {', '.join(ids)}; "
+            "raise it or filter them out of the source"
+        )
+
+
+def _columns(
+    completions: list[Completion], texts: list[str], params: SamplingParams, files: PolicyFiles
+) -> dict[str, object]:
+    num_rows = len(completions)
+    index = np.arange(num_rows)
+    return {
+        "sample_id": index,
+        "sample_index": (index % params.num_samples).astype(np.int32),
+        "response_tokens": _ragged([c.tokens for c in completions], TOKENS),
+        "engine_logprobs": _ragged([c.logprobs for c in completions], pa.list_(pa.float32())),
+        "response_text": [text.encode("utf-8", "replace").decode() for text in texts],
+        "finish_reason": [completion.finish_reason for completion in completions],
+        "policy_version": np.full(num_rows, files.version),
+        "policy_digest": [files.digest] * num_rows,
+    }
+
+
+def _ragged(arrays: list[np.ndarray], kind: pa.DataType) -> pa.ListArray:
+    """Return arrays as a list column; NaN is an item the engine did not report, and so null."""
+    offsets = np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int32)
+    values = np.concatenate(arrays) if arrays else np.zeros(0)
+    items = pa.array(values, kind.value_type, from_pandas=True)
+    return pa.ListArray.from_arrays(pa.array(offsets), items)

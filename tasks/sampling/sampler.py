@@ -1,0 +1,66 @@
+"""What samples responses, whatever the engine."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Every number that the distribution of responses depends on; none is left to a model's files.
+
+    Attributes:
+        temperature: logits are divided by it; 0 takes the likeliest token.
+        max_tokens: most response tokens.
+        num_samples: responses per prompt.
+        stop_token_ids: tokens that end a response, beside those that the model declares.
+        seed: seed of the run.
+        step: training step, so that a prompt met twice is answered anew.
+        batch_size: most responses decoded at once.
+    """
+
+    temperature: float
+    max_tokens: int
+    num_samples: int
+    stop_token_ids: tuple[int, ...]
+    seed: int
+    step: int
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One sampled response.
+
+    Attributes:
+        tokens: sampled token ids, the end token included.
+        logprobs: log-probability of each of them (nats) under the distribution it was drawn from.
+        finish_reason: `stop`, or `length` where `max_tokens` was reached without an end token.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    finish_reason: str
+
+
+class Sampler(Protocol):
+    """An engine that holds a policy."""
+
+    def sample(
+        self, prompts: list[list[int]], group_ids: list[int], params: SamplingParams
+    ) -> list[list[Completion]]:
+        """Return `params.num_samples` completions for every prompt, in order."""
+        ...
+
+
+def group_uniforms(group_id: int, params: SamplingParams) -> npt.NDArray[np.float64]:
+    """Return the uniform numbers that a group's responses are drawn with: [G, T].
+
+    A function of run seed, step, group and sample alone: neither the other prompts of a batch nor
+    the place of a group in it, nor the shard that samples it, changes what is drawn.
+    """
+    entropy = np.random.SeedSequence((params.seed, params.step, group_id))
+    generator = np.random.Generator(np.random.Philox(entropy))
+    return generator.random((params.num_samples, params.max_tokens))

@@ -1,0 +1,24 @@
+"""Flyte task: which prompts a step trains on."""
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import LIGHT
+from tasks.data.arrow import Table
+from tasks.handle import Policy
+
+
+@task(container_image=LIGHT)
+def select_prompts(config: RunConfig, step: int, policy: Policy) -> Table:
+    """Select the prompts of a step, a function of the data seed and the step alone."""
+    from tasks.data.prompts import prompts_table, select  # noqa: PLC0415
+    from tasks.data.schemas import stamp  # noqa: PLC0415
+    from tasks.data.sources import open_source  # noqa: PLC0415
+    from tasks.policy.tokenizing import encoder  # noqa: PLC0415
+
+    source = open_source(config.data)
+    picks = select(
+        source, step, num_prompts=config.rollout.prompts_per_step, data_seed=config.data.seed
+    )
+    table = prompts_table(source, picks, encoder(policy.local()))
+    return stamp(table, run=config.job.name, step=step, stage="select_prompts")

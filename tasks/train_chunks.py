@@ -1,0 +1,32 @@
+"""Flyte task: update the policy on one batch."""
+
+import time
+from typing import NamedTuple
+
+from flytekit import task
+
+from configs.run import RunConfig
+from images.roles import TRAIN
+from tasks.data.arrow import Table
+from tasks.handle import Policy, handle, new_directory
+
+
+class TrainedChunks(NamedTuple):
+    """The updated policy, what the update did, and the seconds it took."""
+
+    policy: Policy
+    metrics: dict[str, float]
+    seconds: float
+
+
+@task(container_image=TRAIN)
+def train_chunks(config: RunConfig, step: int, policy: Policy, annotated: Table) -> TrainedChunks:
+    """Take the optimizer steps of one batch and write the updated policy."""
+    started = time.perf_counter()
+    from tasks.data.schemas import ANNOTATED, require  # noqa: PLC0415
+    from tasks.trainer.loop import train  # noqa: PLC0415
+
+    table = require(annotated, ANNOTATED, stage="train_chunks", run=config.job.name, step=step)
+    trained = train(config, table, policy.local(), (new_directory(), new_directory()))
+    updated = handle(trained.policy, step=step + 1, identity=policy.identity)
+    return TrainedChunks(updated, trained.metrics, time.perf_counter() - started)

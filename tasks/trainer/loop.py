@@ -1,0 +1,273 @@
+"""One training step: an annotated table and a policy directory in, an updated policy out."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from accelerate import Accelerator
+
+from configs.run import RunConfig
+from objectives.batch import TrajectoryBatch
+from objectives.build import ModelContext, build, load_builder
+from objectives.metrics import Metric, merge_metrics
+from objectives.objective import Objective
+from tasks.policy import resident
+from tasks.policy.directory import load_model, save_weights
+from tasks.policy.files import PolicyFiles
+from tasks.trainer import proofs
+from tasks.trainer.policy import PolicyAdapter, PolicyModel
+from tasks.trainer.rows import Rows, collate, padded_size, plan_chunks, read_rows, split_rows
+from tasks.trainer.schedule import learning_rate
+from tasks.trainer.state import TrainerState, load_state, save_state
+from tasks.trainer.step import Update, update
+
+Chunks = list[TrajectoryBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a training step returns: the updated policy and what is worth telling about it."""
+
+    policy: PolicyFiles
+    metrics: dict[str, float]
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What training keeps alive between steps."""
+
+    module: PolicyModel
+    state: TrainerState
+    accelerator: Accelerator
+
+    @property
+    def policy(self) -> PolicyAdapter:
+        return PolicyAdapter(self.module)
+
+
+def build_objective(config: RunConfig) -> Objective:
+    """Return the objective that the config names.
+
+    Raises:
+        ValueError: if `rl.builder` is not an importable builder of an `Objective`.
+    """
+    context = ModelContext(
+        name_or_path=config.model.identity, max_response_length=config.rollout.max_tokens
+    )
+    return build(load_builder(config.rl.builder, config.rl.builder_arguments), config.rl, context)
+
+
+def train(config: RunConfig, table: pa.Table, files: PolicyFiles, to: tuple[Path, Path]) -> Trained:
+    """Update a policy on one batch and write the result.
+
+    Args:
+        config: the run's.
+        table: an `ANNOTATED` table of the rows to train on.
+        files: the policy that sampled them.
+        to: empty directories for the new weights and the new trainer state.
+
+    Raises:
+        ValueError: if the rows are another policy's, or a proof fails.
+    """
+    if config.trainer.num_threads:
+        torch.set_num_threads(config.trainer.num_threads)
+    objective = build_objective(config)
+    require_columns(objective, table)
+    _attest(table, files)
+    session = resident.checkout("trainer", files.key, lambda: _open_session(config, files))
+    resident.drop("policy")
+    rows = read_rows(table)
+    metrics = _updates(config, objective, session, rows)
+    written = _write(session, files, to)
+    resident.publish("trainer", written.key, session)
+    resident.publish("policy", written.digest, session.module.model)
+    return Trained(policy=written, metrics=metrics)
+
+
+def require_columns(objective: Objective, table: pa.Table) -> None:
+    """Refuse a table that lacks what the objective reads, before any forward pass.
+
+    Raises:
+        ValueError: naming the column and, where it is known, the stage that adds it.
+    """
+    for name in objective.requires:
+        absent = name not in table.column_names
+        if absent or (len(table) and table[name].null_count == len(table)):
+            raise ValueError(
+                f"the objective requires column {name!r}, but the table "
+                f"{'has none' if absent else 'holds only nulls there'}; "
+                "it must be added by a stage before train_chunks"
+            )
+
+
+def _attest(table: pa.Table, files: PolicyFiles) -> None:
+    proofs.attest(
+        table["policy_version"].to_numpy(),
+        table["policy_digest"].unique().to_pylist(),
+        version=files.version,
+        digest=files.digest,
+    )
+
+
+def _open_session(config: RunConfig, files: PolicyFiles) -> Session:
+    def load() -> object:
+        return load_model(files.weights, dtype=config.model.dtype)
+
+    model = resident.checkout("policy", files.digest, load)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    module = accelerator.prepare_model(PolicyModel(model))
+    return Session(
+        module=module,
+        state=load_state(files.trainer_state, module, config.trainer),
+        accelerator=accelerator,
+    )
+
+
+def _updates(
+    config: RunConfig, objective: Objective, session: Session, rows: Rows
+) -> dict[str, float]:
+    """Take the step's optimizer steps; return its metrics."""
+    batches = [
+        _chunks(config, session, rows, part)
+        for part in split_rows(len(rows), config.rl.mini_batches)
+    ]
+    _freeze(config, objective, session, batches)
+    _prove(config, objective, session, rows)
+    updates = [_one_update(config, objective, session, chunks) for chunks in batches]
+    if objective.old_logp_cache is not None:
+        objective.old_logp_cache.clear()
+    return {**_report(updates), **_padding(batches), "train/learning_rate": _rate(config, session)}
+
+
+def _chunks(
+    config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]
+) -> Chunks:
+    """Lay out the rows of a mini-batch that train; one empty-handed chunk if none does.
+
+    A row without a token that trains adds nothing to numerator or weight and costs no pass.
+    """
+    trains = part[rows.num_training_tokens()[part] > 0]
+    plan = plan_chunks(
+        rows.widths,
+        trains if len(trains) else part[:1],
+        max_tokens=config.trainer.max_tokens_per_chunk,
+    )
+    return [collate(rows, chunk, session.accelerator.device) for chunk in plan]
+
+
+def _freeze(
+    config: RunConfig, objective: Objective, session: Session, batches: list[Chunks]
+) -> None:
+    """Freeze the behaviour policy's log-probabilities of every row before the first update."""
+    if objective.old_logp_cache is None:
+        return
+    for chunk in (chunk for chunks in batches for chunk in chunks):
+        objective.old_logp_cache.freeze(chunk.row_ids, _score(config, session, chunk))
+
+
+@torch.no_grad()
+def _score(config: RunConfig, session: Session, chunk: TrajectoryBatch) -> torch.Tensor:
+    return session.policy.token_logprobs(chunk, temperature=config.rl.temperature).logprobs
+
+
+def _one_update(
+    config: RunConfig, objective: Objective, session: Session, chunks: Chunks
+) -> Update:
+    optimizer = session.state.optimizer
+    for group in optimizer.param_groups:
+        group["lr"] = _rate(config, session)
+    session.state.num_updates += 1
+    return update(
+        session.policy,
+        objective,
+        chunks,
+        optimizer,
+        session.accelerator,
+        max_grad_norm=config.trainer.max_grad_norm,
+    )
+
+
+def _rate(config: RunConfig, session: Session) -> float:
+    num_steps = config.rl.max_steps * config.rl.mini_batches
+    return learning_rate(session.state.num_updates, num_steps, config.trainer)
+
+
+def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows) -> None:
+    """Run the proofs that the config asks for, once per process and objective."""
+    digest = objective.identity_digest()
+    if resident.borrow("proved", digest, lambda: False):
+        return
+    if config.trainer.prove_reduction:
+        picked = proofs.pick_proof_rows(rows)
+        if len(picked) > 1:
+            batch = proofs.stagger(collate(rows, picked, session.accelerator.device))
+            proofs.prove_reduction(session.policy, objective, batch, session.accelerator)
+    if config.rl.certified_deterministic_forward:
+        _certify(config, session, rows)
+    resident.publish("proved", digest, True)
+
+
+def _certify(config: RunConfig, session: Session, rows: Rows) -> None:
+    trains = np.flatnonzero(rows.num_training_tokens())
+    bounds = (config.trainer.max_tokens_per_chunk, int(rows.widths.sum(1).max()))
+    first, second = (
+        dict(_sequence_means(config, session, rows, trains, bound)) for bound in bounds
+    )
+    epsilon = min(config.rl.epsilon_low, config.rl.epsilon_high)
+    proofs.certify_forward(first, second, smaller_epsilon=epsilon)
+
+
+def _sequence_means(
+    config: RunConfig,
+    session: Session,
+    rows: Rows,
+    trains: npt.NDArray[np.int64],
+    max_tokens: int,
+) -> Iterator[tuple[int, float]]:
+    for chunk in plan_chunks(rows.widths, trains, max_tokens=max_tokens):
+        batch = collate(rows, chunk, session.accelerator.device)
+        logprobs = _score(config, session, batch).double() * batch.loss_mask
+        yield from zip(
+            batch.row_ids.tolist(), (logprobs.sum(1) / batch.token_counts).tolist(), strict=True
+        )
+
+
+def _report(updates: list[Update]) -> dict[str, float]:
+    """Return the metrics of the step: merged over its updates, never averaged twice."""
+    applied = [u for u in updates if u.applied]
+    metrics = {name: m.value for name, m in merge_metrics(u.metrics for u in updates).items()}
+    norms = [u.grad_norm for u in applied]
+    return {
+        **metrics,
+        "train/grad_norm": float(np.mean(norms)) if norms else float("nan"),
+        "train/grad_norm_max": max(norms, default=float("nan")),
+        "train/weight": sum(u.weight for u in updates),
+        "train/num_updates": float(len(applied)),
+        "train/num_skipped_updates": float(len(updates) - len(applied)),
+    }
+
+
+def _padding(batches: list[Chunks]) -> dict[str, float]:
+    masks = [chunk.attention_mask for chunks in batches for chunk in chunks]
+    padded = Metric(sum(float(mask.numel() - mask.sum()) for mask in masks), sum(map(_numel, masks)))
+    return {"train/padding_fraction": padded.value, "train/num_chunks": float(len(masks))}
+
+
+def _numel(mask: torch.Tensor) -> int:
+    return mask.numel()
+
+
+def _write(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> PolicyFiles:
+    weights, trainer_state = to
+    return PolicyFiles(
+        version=files.version + 1,
+        digest=save_weights(session.module.model, like=files.weights, to=weights),
+        state_digest=save_state(session.state, session.module, trainer_state),
+        weights=weights,
+        trainer_state=trainer_state,
+    )

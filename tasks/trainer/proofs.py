@@ -1,0 +1,136 @@
+"""Checks that run with the program, before the first update: cheap, and fatal when they fail."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+
+from objectives.batch import TrajectoryBatch
+from objectives.objective import Objective
+from tasks.trainer.policy import PolicyAdapter
+from tasks.trainer.rows import Rows
+from tasks.trainer.step import gradients
+
+NUM_PROOF_ROWS = 4
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9, torch.bfloat16: 5e-2}
+"""Largest relative difference of two gradients that rounding explains, by type of the weights."""
+
+
+def attest(
+    versions: npt.NDArray[np.int64], digests: list[str], *, version: int, digest: str
+) -> None:
+    """Refuse rows that another policy than the one about to be trained has sampled.
+
+    Raises:
+        ValueError: naming what the rows say and what was expected.
+    """
+    foreign = sorted(set(versions.tolist()) - {version})
+    if foreign:
+        raise ValueError(
+            f"rows were sampled by policy_version {foreign}, expected {version}: importance ratios "
+            "would be taken against another policy; run the rollout of this step again"
+        )
+    strange = sorted(set(digests) - {digest})
+    if strange:
+        raise ValueError(
+            f"rows were sampled by weights of policy_digest {strange[0]}, expected {digest}, though "
+            f"both are called version {version}; run the rollout of this step again"
+        )
+
+
+def pick_proof_rows(rows: Rows, num_rows: int = NUM_PROOF_ROWS) -> npt.NDArray[np.int64]:
+    """Return a few rows that train, those with an advantage first."""
+    trains = np.flatnonzero(rows.num_training_tokens())
+    order = np.argsort(rows.advantages[trains] == 0, kind="stable")
+    return trains[order][:num_rows]
+
+
+def stagger(batch: TrajectoryBatch) -> TrajectoryBatch:
+    """Return the batch with rows of unequal numbers of training tokens, the last one with none.
+
+    A weight in the wrong unit is invisible where all rows are equally long.
+    """
+    order = batch.loss_mask.long().cumsum(1)
+    limit = torch.arange(1, len(order) + 1, device=order.device)[:, None]
+    limit[-1] = 0
+    mask = batch.loss_mask & (order <= limit)
+    fields = {name: getattr(batch, name) for name in TrajectoryBatch.__dataclass_fields__}
+    return TrajectoryBatch(**{**fields, "loss_mask": mask, "token_counts": mask.sum(1)})
+
+
+def prove_reduction(
+    policy: PolicyAdapter, objective: Objective, batch: TrajectoryBatch, accelerator: Accelerator
+) -> float:
+    """Compare the gradient over a few rows, whole and one row at a time; return the difference.
+
+    Args:
+        policy: the policy to be trained; its gradients are cleared.
+        objective: the loss; an old log-probability cache must hold the rows.
+        batch: a few rows, at least two of which train.
+        accelerator: the trainer's.
+
+    Returns:
+        The relative difference of the two gradients.
+
+    Raises:
+        ValueError: if it exceeds what rounding explains.
+    """
+    singles = [batch.take(torch.tensor([row])) for row in range(batch.num_sequences)]
+    whole = _flat_gradient(policy, objective, [batch], accelerator)
+    split = _flat_gradient(policy, objective, singles, accelerator)
+    difference = ((whole - split).norm() / whole.norm().clamp(min=1e-12)).item()
+    tolerance = TOLERANCE[next(policy.module.parameters()).dtype]
+    if not difference <= tolerance:
+        raise ValueError(
+            f"reduction proof failed: the gradient over {batch.num_sequences} rows differs by "
+            f"{difference:.3g} (relative) between one chunk and a chunk per row, expected at most "
+            f"{tolerance}. {_diagnosis(whole, split)} The objective's loss and the weight that it "
+            "reports under OBJECTIVE_WEIGHT_SUM are not of the same unit, or not of the same mask: "
+            "return numerator / weight and exactly that weight. (rl.builder owns this code; "
+            "trainer.prove_reduction=false skips the proof.)"
+        )
+    return difference
+
+
+def _diagnosis(whole: torch.Tensor, split: torch.Tensor) -> str:
+    scale = ((whole * split).sum() / whole.square().sum().clamp(min=1e-24)).item()
+    return f"Split, it is {scale:.3f} times the whole one."
+
+
+def _flat_gradient(
+    policy: PolicyAdapter,
+    objective: Objective,
+    chunks: list[TrajectoryBatch],
+    accelerator: Accelerator,
+) -> torch.Tensor:
+    parameters = [p for p in policy.module.parameters() if p.requires_grad]
+    policy.module.zero_grad(set_to_none=True)
+    gradients(policy, objective, chunks, accelerator)
+    flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    result = torch.cat([gradient.flatten().double() for gradient in flat])
+    policy.module.zero_grad(set_to_none=True)
+    return result
+
+
+def certify_forward(
+    first: dict[int, float], second: dict[int, float], *, smaller_epsilon: float
+) -> None:
+    """Refuse a forward pass whose noise between two chunkings rivals the clip range.
+
+    Args:
+        first: mean log-probability of every sequence (nats) by row id, under one chunking.
+        second: the same under another.
+        smaller_epsilon: the smaller of the two clip ranges.
+
+    Raises:
+        ValueError: if a sequence's two means differ by more than a tenth of it.
+    """
+    worst = max((abs(first[row] - second[row]), row) for row in first)
+    bound = smaller_epsilon / 10
+    if not worst[0] <= bound:
+        raise ValueError(
+            f"forward certification failed: sample {worst[1]} has a mean log-ratio of "
+            f"{worst[0]:.3g} nats between two chunkings of the same weights, expected at most "
+            f"{bound:.3g} (a tenth of the smaller epsilon {smaller_epsilon}): rounding alone would "
+            "clip responses; use model.dtype=float32 or larger epsilons"
+        )

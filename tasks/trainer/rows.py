@@ -1,0 +1,146 @@
+"""The rows of a batch in memory, cut into chunks of bounded size, and a chunk as tensors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from objectives.batch import TrajectoryBatch
+
+Lists = list[npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Trajectories that train, as arrays per row.
+
+    Attributes:
+        ids: sample ids [N].
+        prompts: token ids of each prompt.
+        responses: token ids of each response.
+        masks: loss mask of each response.
+        advantages: [N].
+        engine_logprobs: per response (nats), NaN where the engine reported none.
+    """
+
+    ids: npt.NDArray[np.int64]
+    prompts: Lists
+    responses: Lists
+    masks: Lists
+    advantages: npt.NDArray[np.float32]
+    engine_logprobs: Lists
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def widths(self) -> npt.NDArray[np.int64]:
+        """Prompt and response lengths [N, 2]."""
+        lengths = zip(map(len, self.prompts), map(len, self.responses), strict=True)
+        return np.array(list(lengths), dtype=np.int64).reshape(-1, 2)
+
+    def num_training_tokens(self) -> npt.NDArray[np.int64]:
+        """Return how many tokens of each row train: [N]."""
+        return np.array([mask.sum() for mask in self.masks], dtype=np.int64)
+
+
+def read_rows(table: pa.Table) -> Rows:
+    """Take the columns that train out of an annotated table, in its order."""
+    return Rows(
+        ids=table["sample_id"].to_numpy(),
+        prompts=_lists(table["prompt_tokens"]),
+        responses=_lists(table["response_tokens"]),
+        masks=_lists(table["loss_mask"]),
+        advantages=table["advantage"].to_numpy(),
+        engine_logprobs=_lists(table["engine_logprobs"]),
+    )
+
+
+def _lists(column: pa.ChunkedArray) -> Lists:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else array.type.wrap_array([])
+    values = array.flatten().to_numpy(zero_copy_only=False)
+    lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+def split_rows(num_rows: int, num_parts: int) -> list[npt.NDArray[np.int64]]:
+    """Cut row numbers into consecutive mini-batches of equal size.
+
+    Raises:
+        ValueError: if the rows do not divide evenly.
+    """
+    if num_rows % num_parts:
+        raise ValueError(
+            f"{num_rows} rows do not divide into rl.mini_batches={num_parts}; change one of "
+            "rollout.prompts_per_step, rollout.group_size and rl.mini_batches"
+        )
+    return np.split(np.arange(num_rows), num_parts)
+
+
+def plan_chunks(
+    widths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], *, max_tokens: int
+) -> list[npt.NDArray[np.int64]]:
+    """Group rows into chunks whose padded size (rows times widest row) stays within a bound.
+
+    Rows are taken by length, longest first, so that a chunk pads little; ties keep their order, so
+    the plan is a function of its arguments. A row wider than the bound gets a chunk of its own.
+
+    Args:
+        widths: prompt and response lengths of every row of the batch [N, 2].
+        rows: the rows to plan, numbers into `widths`.
+        max_tokens: most padded tokens of a chunk.
+    """
+    ordered = rows[np.lexsort((rows, -widths[rows].sum(1)))]
+    chunks: list[list[int]] = []
+    for row in ordered.tolist():
+        if chunks and padded_size(widths, [*chunks[-1], row]) <= max_tokens:
+            chunks[-1].append(row)
+        else:
+            chunks.append([row])
+    return [np.array(chunk) for chunk in chunks]
+
+
+def padded_size(widths: npt.NDArray[np.int64], chunk: list[int]) -> int:
+    """Return the padded tokens of a chunk: prompts and responses are padded apart."""
+    return len(chunk) * int(widths[chunk].max(0).sum())
+
+
+def collate(rows: Rows, chunk: npt.NDArray[np.int64], device: torch.device) -> TrajectoryBatch:
+    """Lay rows out as tensors: prompts padded on the left, responses on the right."""
+    picked = chunk.tolist()
+    responses = [rows.responses[row] for row in picked]
+    masks = _pad([rows.masks[row] for row in picked], fill=False, dtype=np.bool_)
+    response_tokens = _pad(responses, fill=0, dtype=np.int64)
+    prompts = _pad([rows.prompts[row][::-1] for row in picked], fill=0, dtype=np.int64)[:, ::-1]
+    prompt_mask = _ones([len(rows.prompts[row]) for row in picked])[:, ::-1]
+    attention_mask = np.concatenate([prompt_mask, _ones([len(r) for r in responses])], 1)
+    engine = [rows.engine_logprobs[row] for row in picked]
+
+    def tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return TrajectoryBatch(
+        row_ids=tensor(rows.ids[chunk]),
+        input_ids=tensor(np.concatenate([prompts, response_tokens], 1)),
+        attention_mask=tensor(attention_mask),
+        response_tokens=tensor(response_tokens),
+        loss_mask=tensor(masks),
+        token_counts=tensor(masks.sum(1)),
+        advantages=tensor(rows.advantages[chunk]),
+        engine_logprobs=tensor(_pad(engine, fill=np.nan, dtype=np.float32)),
+    )
+
+
+def _pad(lists: Lists, *, fill: object, dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+    padded = np.full((len(lists), max(map(len, lists))), fill, dtype=dtype)
+    for row, values in enumerate(lists):
+        padded[row, : len(values)] = values
+    return padded
+
+
+def _ones(lengths: list[int]) -> npt.NDArray[np.int64]:
+    return (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)

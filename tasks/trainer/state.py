@@ -1,0 +1,88 @@
+"""Everything beside the weights that the next step depends on, on disk and in memory."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from configs.trainer import Optimizer
+from tasks.policy.digests import file_digest
+
+MOMENTS_FILE = "optimizer.safetensors"
+COUNTERS_FILE = "counters.json"
+
+
+@dataclass
+class TrainerState:
+    """A model's optimizer and how many steps it has taken.
+
+    Attributes:
+        optimizer: AdamW over the model's parameters.
+        num_updates: optimizer steps taken since the run began, skipped ones included.
+    """
+
+    optimizer: torch.optim.Optimizer
+    num_updates: int = 0
+
+
+def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
+    """Return AdamW over the parameters that train, in the model's order."""
+    return torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def save_state(state: TrainerState, model: nn.Module, to: Path) -> str:
+    """Write the state into an existing directory and return its digest."""
+    names = _trained_names(model)
+    moments = state.optimizer.state_dict()["state"]
+    tensors = {
+        f"{names[index]}/{key}": value.contiguous()
+        for index, values in moments.items()
+        for key, value in values.items()
+    }
+    save_file(tensors, to / MOMENTS_FILE)
+    (to / COUNTERS_FILE).write_text(json.dumps({"num_updates": state.num_updates}))
+    return state_digest(to)
+
+
+def state_digest(directory: Path) -> str:
+    """Return the digest of a written state."""
+    return file_digest(directory / MOMENTS_FILE)[:32] + file_digest(directory / COUNTERS_FILE)[:32]
+
+
+def load_state(directory: Path, model: nn.Module, config: Optimizer) -> TrainerState:
+    """Return the state written to a directory, or a fresh one if it holds none.
+
+    Raises:
+        ValueError: if the state is of a model with other parameters.
+    """
+    optimizer = build_optimizer(model, config)
+    if not (directory / MOMENTS_FILE).exists():
+        return TrainerState(optimizer)
+    names = {name: index for index, name in enumerate(_trained_names(model))}
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(directory / MOMENTS_FILE).items():
+        name, _, kind = key.rpartition("/")
+        if name not in names:
+            raise ValueError(
+                f"the optimizer state in {directory} is of a parameter {name!r} that the model "
+                "does not have; it belongs to another model: start with rl.resume=off"
+            )
+        moments.setdefault(names[name], {})[kind] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    counters = json.loads((directory / COUNTERS_FILE).read_text())
+    return TrainerState(optimizer, counters["num_updates"])
+
+
+def _trained_names(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -1,0 +1,182 @@
+"""One optimizer step over the chunks of a mini-batch, the same on one process as on many."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from objectives.batch import TrajectoryBatch
+from objectives.metrics import Metric, merge_metrics, pack_metrics, unpack_metrics
+from objectives.objective import Objective, loss_terms
+from tasks.trainer.policy import PolicyAdapter
+
+Metrics = dict[str, Metric]
+
+
+class Accumulated(NamedTuple):
+    """What one rank's chunks added up to, beside the gradients.
+
+    Attributes:
+        weight: float64 scalar.
+        num_terms: terms of the loss.
+        metrics: by public name.
+    """
+
+    weight: Tensor
+    num_terms: int
+    metrics: Metrics
+
+
+def accumulate(
+    policy: PolicyAdapter,
+    objective: Objective,
+    chunks: Iterable[TrajectoryBatch],
+    accelerator: Accelerator,
+    *,
+    term: int = 0,
+) -> Accumulated:
+    """Add up the gradients of all chunks' numerators of one term of the loss.
+
+    Each chunk's numerator goes backward, not its mean, so chunks of unequal weight add up right.
+
+    Args:
+        policy: the policy adapter over the prepared model.
+        objective: the loss.
+        chunks: this rank's chunks; every rank has equally many.
+        accelerator: built with `gradient_accumulation_steps=1`; its `backward` would otherwise
+            divide once more.
+        term: which of the loss's terms goes backward; a scalar loss has one.
+    """
+    weight = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+    reported: list[Metrics] = []
+    num_terms = 1
+    for chunk in chunks:
+        loss, metrics = objective.fn(policy, chunk)
+        terms = loss_terms(
+            loss, metrics, reduction=objective.reduction, num_sequences=chunk.num_sequences
+        )
+        num_terms = len(terms)
+        accelerator.backward(terms[term].numerator)
+        weight += terms[term].weight.double()
+        reported.append(objective.metric_adapter.adapt(metrics))
+    return Accumulated(weight, num_terms, merge_metrics(reported))
+
+
+def gradients(
+    policy: PolicyAdapter,
+    objective: Objective,
+    chunks: Sequence[TrajectoryBatch],
+    accelerator: Accelerator,
+) -> tuple[float, Metrics]:
+    """Leave the gradient of the mini-batch's mean loss in the parameters.
+
+    Terms of different units are each divided by their own weight and then added, so every term but
+    the first costs a pass of its own.
+
+    Returns:
+        The first term's weight over all ranks, and the metrics merged over chunks and ranks.
+    """
+    parameters = [p for p in policy.module.parameters() if p.requires_grad]
+    first = accumulate(policy, objective, chunks, accelerator)
+    total = divide_gradients(parameters, first.weight, accelerator)
+    for term in range(1, first.num_terms):
+        before = [parameter.grad for parameter in parameters]
+        policy.module.zero_grad(set_to_none=True)
+        later = accumulate(policy, objective, chunks, accelerator, term=term)
+        divide_gradients(parameters, later.weight, accelerator)
+        _add(parameters, before)
+    return total, reduce_metrics(first.metrics, accelerator)
+
+
+def _add(parameters: Iterable[nn.Parameter], gradients_before: Iterable[Tensor | None]) -> None:
+    for parameter, before in zip(parameters, gradients_before, strict=True):
+        if parameter.grad is None:
+            parameter.grad = before
+        elif before is not None:
+            parameter.grad.add_(before)
+
+
+def divide_gradients(
+    parameters: Iterable[nn.Parameter], weight: Tensor, accelerator: Accelerator
+) -> float:
+    """Divide every accumulated gradient by the weight of all ranks, once; return that weight.
+
+    The wrapped model has averaged gradients over the ranks where they should have been summed, so
+    the divisor is the total weight over the number of ranks. Nothing is divided by a weight of 0.
+    """
+    total = accelerator.reduce(weight, reduction="sum")
+    if total.item() == 0:
+        return 0.0
+    divisor = total / accelerator.num_processes
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.div_(divisor.to(parameter.grad.dtype))
+    return total.item()
+
+
+def reduce_metrics(metrics: Metrics, accelerator: Accelerator) -> Metrics:
+    """Merge the metrics of all ranks."""
+    if accelerator.num_processes == 1:
+        return metrics
+    packed = pack_metrics(metrics)
+    return unpack_metrics(
+        type(packed)(
+            accelerator.reduce(packed.sums, reduction="sum"),
+            accelerator.gather(packed.mins[None]).amin(0),
+            accelerator.gather(packed.maxs[None]).amax(0),
+        ),
+        metrics,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What one optimizer step did.
+
+    Attributes:
+        metrics: of the objective, by public name, merged over chunks and ranks.
+        weight: the objective's weight of the whole mini-batch; 0 if no row trained.
+        grad_norm: L2 norm of the gradient before it was clipped; NaN if the step was skipped.
+        applied: whether the weights changed.
+    """
+
+    metrics: Metrics
+    weight: float
+    grad_norm: float
+    applied: bool
+
+
+def update(
+    policy: PolicyAdapter,
+    objective: Objective,
+    chunks: Sequence[TrajectoryBatch],
+    optimizer: torch.optim.Optimizer,
+    accelerator: Accelerator,
+    *,
+    max_grad_norm: float,
+) -> Update:
+    """Take one optimizer step, or skip it if no token of any rank trains.
+
+    Raises:
+        FloatingPointError: if the gradient is not finite; the weights are then unchanged.
+    """
+    parameters = [p for p in policy.module.parameters() if p.requires_grad]
+    total, metrics = gradients(policy, objective, chunks, accelerator)
+    if total == 0:
+        optimizer.zero_grad(set_to_none=True)
+        return Update(metrics=metrics, weight=0.0, grad_norm=float("nan"), applied=False)
+    norm = accelerator.clip_grad_norm_(parameters, max_grad_norm or float("inf"))
+    grad_norm = float(norm)
+    if not torch.isfinite(norm):
+        optimizer.zero_grad(set_to_none=True)
+        raise FloatingPointError(
+            f"the gradient's norm is {grad_norm}, expected a finite number; the weights were not "
+            "changed. Look at train/ratio/max and the rewards of this step; a smaller "
+            "trainer.learning_rate or rl.epsilon_high may help"
+        )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Update(metrics=metrics, weight=total, grad_norm=grad_norm, applied=True)
