@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Refuses unknown keys and lossy numbers, so that a stale recipe fails instead of half-applying.
+    """Refuses unknown keys and lossy numbers, so that a stale recipe fails, not half-applies.
 
     A pydantic model rather than a dataclass: from JSON, flytekit fills a dataclass by dropping the
     keys it does not know and by cutting `2.5` to `2`.

@@ -16,7 +16,7 @@ MOVED = {
 
 
 def explain(error: ValidationError) -> str:
-    """Return one line for each problem: the key, the value it got, what was expected, the remedy."""
+    """Return a line for each problem: the key, what it got, what was expected, the remedy."""
     return "\n".join(_line(detail) for detail in error.errors())
 
 

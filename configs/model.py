@@ -29,7 +29,7 @@ class EmbeddedModel(Section):
     """Supervised warm start ends at this greedy accuracy on held-out problems."""
 
     warm_start_max_steps: int = Field(default=400, ge=0)
-    """Most supervised steps; reaching it below `warm_start_accuracy` is an error; 0: no training."""
+    """Most supervised steps; ending them below `warm_start_accuracy` is an error; 0: none."""
 
     warm_start_learning_rate: float = Field(default=2e-3, gt=0.0)
     """AdamW learning rate of the warm start."""

@@ -42,10 +42,11 @@ def plan(config: RunConfig) -> list[str]:
     rollout, rl = config.rollout, config.rl
     num_responses = rollout.prompts_per_step * rollout.group_size
     lines = [
-        f"{rollout.prompts_per_step} prompts and {num_responses} responses per step, "
-        f"each of at most {rollout.max_tokens} tokens",
-        f"{rl.mini_batches} optimizer steps per step over {num_responses // rl.mini_batches} "
-        f"responses each, {rl.max_steps * rl.mini_batches} in all",
+        f"{rollout.prompts_per_step} prompts and {num_responses} responses per step",
+        f"at most {rollout.max_tokens} tokens per response",
+        f"{rl.mini_batches} optimizer steps per step",
+        f"{num_responses // rl.mini_batches} responses per optimizer step",
+        f"{rl.max_steps * rl.mini_batches} optimizer steps in all",
         f"{rl.max_steps} steps, {rl.max_steps * num_responses} responses in all",
         f"reduction {rl.loss_type}; advantage {_advantage(config)}",
     ]

@@ -11,6 +11,9 @@ from functools import reduce
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
 
+SMALLEST_GROUP = 2
+"""An estimator that compares the responses of a prompt needs as many."""
+
 GSPO_EPSILON = 0.01
 """Clip ranges above this never bind on a sequence-level ratio (the paper uses 3e-4 and 4e-4)."""
 
@@ -101,8 +104,9 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="rl.temperature",
-        broken=lambda c: _temperature_contract(c) == "rollout"
-        and c.rl.temperature != c.rollout.temperature,
+        broken=lambda c: (
+            _temperature_contract(c) == "rollout" and c.rl.temperature != c.rollout.temperature
+        ),
         message="the surrogate scores the distribution that was sampled; "
         "set rl.temperature and rollout.temperature to the same value",
     ),
@@ -136,7 +140,7 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="rollout.group_size",
-        broken=lambda c: c.rollout.group_size < 2,
+        broken=lambda c: c.rollout.group_size < SMALLEST_GROUP,
         message="a group estimator compares responses of one prompt; use at least 2",
     ),
     Rule(
@@ -151,14 +155,17 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="rl.engine_correction_low",
-        broken=lambda c: c.rl.engine_correction not in ("mask", "sequence-mask")
-        and "engine_correction_low" in c.rl.changed(),
+        broken=lambda c: (
+            c.rl.engine_correction not in ("mask", "sequence-mask")
+            and "engine_correction_low" in c.rl.changed()
+        ),
         message="is read by rl.engine_correction=mask or sequence-mask only; remove it",
     ),
     Rule(
         field="rl.engine_correction_high",
-        broken=lambda c: c.rl.engine_correction == "none"
-        and "engine_correction_high" in c.rl.changed(),
+        broken=lambda c: (
+            c.rl.engine_correction == "none" and "engine_correction_high" in c.rl.changed()
+        ),
         message="is never read while rl.engine_correction=none; remove it",
     ),
     Rule(
@@ -178,8 +185,10 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="rl.certified_deterministic_forward",
-        broken=lambda c: c.rl.certified_deterministic_forward
-        and not SURROGATES[c.rl.grpo_surrogate].consults_old_policy,
+        broken=lambda c: (
+            c.rl.certified_deterministic_forward
+            and not SURROGATES[c.rl.grpo_surrogate].consults_old_policy
+        ),
         message="certifies importance ratios, which this surrogate has none of; remove it",
     ),
     Rule(
@@ -220,7 +229,9 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="data.num_held_out",
-        broken=lambda c: c.data.num_held_out + c.rollout.prompts_per_step > 10 ** (2 * c.data.digits),
+        broken=lambda c: (
+            c.data.num_held_out + c.rollout.prompts_per_step > 10 ** (2 * c.data.digits)
+        ),
         message="leaves fewer training problems than rollout.prompts_per_step; lower one of them, "
         "or raise data.digits",
     ),
@@ -241,14 +252,16 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="reward.overlong_penalty",
-        broken=lambda c: c.reward.overlong_buffer_tokens == 0
-        and "overlong_penalty" in c.reward.changed(),
+        broken=lambda c: (
+            c.reward.overlong_buffer_tokens == 0 and "overlong_penalty" in c.reward.changed()
+        ),
         message="is never read while reward.overlong_buffer_tokens=0; remove it",
     ),
     Rule(
         field="trainer.final_lr_fraction",
-        broken=lambda c: c.trainer.lr_schedule == "constant"
-        and "final_lr_fraction" in c.trainer.changed(),
+        broken=lambda c: (
+            c.trainer.lr_schedule == "constant" and "final_lr_fraction" in c.trainer.changed()
+        ),
         message="is never read while trainer.lr_schedule=constant; remove it",
     ),
     Rule(
@@ -283,14 +296,16 @@ CONTRADICTIONS = (
 WARNINGS = (
     Rule(
         field="rl.mini_batches",
-        broken=lambda c: SURROGATES[c.rl.grpo_surrogate].consults_old_policy
-        and c.rl.mini_batches == 1,
+        broken=lambda c: (
+            SURROGATES[c.rl.grpo_surrogate].consults_old_policy and c.rl.mini_batches == 1
+        ),
         message="with one optimizer step per batch every ratio is exactly 1 and no clip binds",
     ),
     Rule(
         field="rl.mini_batches",
-        broken=lambda c: not SURROGATES[c.rl.grpo_surrogate].consults_old_policy
-        and c.rl.mini_batches > 1,
+        broken=lambda c: (
+            not SURROGATES[c.rl.grpo_surrogate].consults_old_policy and c.rl.mini_batches > 1
+        ),
         message="this surrogate has no importance ratio, so later mini-batches are off-policy; "
         "it can collapse",
     ),

@@ -81,7 +81,9 @@ def _read(path: Path) -> DictConfig:
     except (YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"recipe {path} is not valid YAML: {error}") from None
     if not isinstance(body, DictConfig):
-        raise ValueError(f"recipe {path} must be a mapping of sections, got a list; see the README")
+        raise ValueError(  # noqa: TRY004
+            f"recipe {path} must be a mapping of sections, got a list; see the README"
+        )
     return body
 
 

@@ -9,7 +9,7 @@ class Reward(Section):
     """The reward function and what is done about failures."""
 
     provider: str = "exact_match"
-    """`exact_match`, or `package.module:function` of a function `(text, answer, payload) -> Score`."""
+    """`exact_match`, or `package.module:function` of a `(text, answer, payload) -> Score`."""
 
     max_error_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
     """The step stops when more than this fraction of responses could not be scored."""

@@ -17,7 +17,7 @@ AdvantageName = Literal["group", "leave_one_out", "batch_whitened", "maxrl", "pa
 
 
 class SurrogateKnobs(Section):
-    """The policy-gradient surrogate; `configs.surrogates` says which surrogate reads which knob."""
+    """The policy-gradient surrogate; `configs.surrogates` says which one reads which knob."""
 
     grpo_surrogate: SurrogateName = "clipped"
     """Per-token surrogate; `legacy_pg` is the plain policy gradient, kept for toys and parity."""
@@ -32,7 +32,7 @@ class SurrogateKnobs(Section):
     """The importance ratio is clipped below `1 - epsilon_low`."""
 
     epsilon_high: float = Field(default=0.2, ge=0.0)
-    """The importance ratio is clipped above `1 + epsilon_high`; above `epsilon_low`: clip-higher."""
+    """The importance ratio is clipped above `1 + epsilon_high`; clip-higher exceeds the low."""
 
     lower_bound_ratio: float = Field(default=3.0, ge=0.0)
     """Dual clip: for a negative advantage the loss is at most this times `-A`; 0 disables it."""

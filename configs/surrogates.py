@@ -1,7 +1,7 @@
 """What each `rl.grpo_surrogate` reads, consults and needs: one row per surrogate.
 
-Every gate (preflight, attestation, the old log-probability cache, identity) asks this table and none
-compares names, so a surrogate that is added here cannot miss a gate.
+Every gate (preflight, attestation, the old log-probability cache, identity) asks this table and
+none compares names, so a surrogate that is added here cannot miss a gate.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,5 @@ SURROGATES: dict[str, SurrogateRow] = {
         consults_old_policy=True,
         temperature="rollout",
     ),
-    "legacy_pg": SurrogateRow(
-        reads=frozenset(), consults_old_policy=False, temperature="one"
-    ),
+    "legacy_pg": SurrogateRow(reads=frozenset(), consults_old_policy=False, temperature="one"),
 }

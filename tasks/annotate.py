@@ -23,13 +23,14 @@ class Annotated(NamedTuple):
 def annotate(config: RunConfig, step: int, scored: Table) -> Annotated:
     """Turn rewards into advantages and say which tokens train."""
     started = time.perf_counter()
-    from tasks.annotators.annotate import annotate as add_advantages  # noqa: PLC0415
-    from tasks.annotators.summary import group_summary  # noqa: PLC0415
-    from tasks.data.arrow import write_table  # noqa: PLC0415
-    from tasks.data.schemas import SCORED, require  # noqa: PLC0415
+    from tasks.annotators.annotate import annotate as add_advantages
+    from tasks.annotators.summary import group_summary
+    from tasks.data.arrow import write_table
+    from tasks.data.schemas import SCORED, require
 
     require(scored, SCORED, stage="annotate", run=config.job.name, step=step)
     table = add_advantages(scored, config.rl)
     if config.tracking.keep_tables:
-        write_table(Path(config.directory) / "tables" / f"step-{step:06d}.arrow", table)
+        path = Path(config.directory) / "tables" / f"step-{step:06d}.arrow"
+        write_table(path, table, durable=False)
     return Annotated(table, group_summary(table), time.perf_counter() - started)

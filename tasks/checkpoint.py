@@ -13,7 +13,7 @@ from tasks.handle import Policy, Run, release
 @task(container_image=LIGHT)
 def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logged: int) -> Policy:
     """Publish the updated policy every `rl.save_every` steps and after the last one."""
-    from tasks.policy import checkpoints  # noqa: PLC0415
+    from tasks.policy import checkpoints
 
     if checkpoint_due(config, after.step):
         root = Path(run.directory) / "checkpoints"

@@ -21,7 +21,7 @@ def close_run(
     bootstrap_s: float,
 ) -> str:
     """Write `summary.json` and mark the MLflow run finished; return the checkpoint's path."""
-    from tasks.run.closing import close_training_run  # noqa: PLC0415
+    from tasks.run.closing import close_training_run
 
     summary = close_training_run(
         config,
@@ -36,11 +36,14 @@ def close_run(
 
 @task(container_image=LIGHT)
 def fail_run(
-    recipe: str, overrides: str, resume_from: str, err: Optional[FlyteError] = None  # noqa: UP045
+    recipe: str,
+    overrides: str,
+    resume_from: str,
+    err: Optional[FlyteError] = None,  # noqa: UP045
 ) -> str:
     """Mark the MLflow run of a failed execution as failed."""
-    from configs.resolve import resolve  # noqa: PLC0415
-    from tasks.run.closing import fail_training_run  # noqa: PLC0415
+    from configs.resolve import resolve
+    from tasks.run.closing import fail_training_run
 
     try:
         config = resolve(recipe, overrides)

@@ -21,7 +21,7 @@ class Evaluated(NamedTuple):
 def evaluate(config: RunConfig, policy: Policy) -> Evaluated:
     """Measure held-out accuracy; no training state and no random number of training is touched."""
     started = time.perf_counter()
-    from tasks.evaluation.held_out import evaluate as measure  # noqa: PLC0415
+    from tasks.evaluation.held_out import evaluate as measure
 
     metrics = measure(config, policy.local())
     return Evaluated(metrics, time.perf_counter() - started)

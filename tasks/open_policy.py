@@ -26,7 +26,7 @@ def bootstrap_policy(
 ) -> Opened:
     """Build the untrained policy of the `embedded` model, or open a `pretrained` one."""
     started = time.perf_counter()
-    from tasks.policy.start import initial_policy  # noqa: PLC0415
+    from tasks.policy.start import initial_policy
 
     files = initial_policy(model, data, seed=seed, output_root=Path(output_root).resolve())
     return Opened(handle(files, step=0, identity=identity), time.perf_counter() - started)
@@ -36,7 +36,7 @@ def bootstrap_policy(
 def resume_policy(run: Run) -> Opened:
     """Open the checkpoint that the run continues from."""
     started = time.perf_counter()
-    from tasks.policy.checkpoints import read  # noqa: PLC0415
+    from tasks.policy.checkpoints import read
 
     found = read(Path(run.checkpoint))
     if found is None:

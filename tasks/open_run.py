@@ -10,8 +10,8 @@ from tasks.handle import Run
 @task(container_image=TRAIN)
 def open_run(config: RunConfig, resume_from: str) -> Run:
     """Open the run: find the checkpoint to continue from and create or reopen its MLflow run."""
-    from tasks.run.opening import open_training_run  # noqa: PLC0415
-    from tasks.trainer.loop import build_objective  # noqa: PLC0415
+    from tasks.run.opening import open_training_run
+    from tasks.trainer.loop import build_objective
 
     objective = build_objective(config)
     digest = objective.identity_digest()

@@ -22,8 +22,8 @@ class RolledOut(NamedTuple):
 def rollout(config: RunConfig, step: int, policy: Policy, prompts: Table) -> RolledOut:
     """Sample a group of responses for every prompt."""
     started = time.perf_counter()
-    from tasks.data.schemas import PROMPTS, require  # noqa: PLC0415
-    from tasks.sampling.rollout import rollout as sample  # noqa: PLC0415
+    from tasks.data.schemas import PROMPTS, require
+    from tasks.sampling.rollout import rollout as sample
 
     require(prompts, PROMPTS, stage="rollout", run=config.job.name, step=step)
     table = sample(config, step, prompts, policy.local())

@@ -21,8 +21,8 @@ class Scored(NamedTuple):
 def score(config: RunConfig, step: int, rollouts: Table) -> Scored:
     """Give every response its reward, or say why it has none."""
     started = time.perf_counter()
-    from tasks.data.schemas import ROLLOUTS, require  # noqa: PLC0415
-    from tasks.rewards.score import score as reward  # noqa: PLC0415
+    from tasks.data.schemas import ROLLOUTS, require
+    from tasks.rewards.score import score as reward
 
     require(rollouts, ROLLOUTS, stage="score", run=config.job.name, step=step)
     table = reward(rollouts, config.reward, max_tokens=config.rollout.max_tokens)

@@ -11,10 +11,10 @@ from tasks.handle import Policy
 @task(container_image=LIGHT)
 def select_prompts(config: RunConfig, step: int, policy: Policy) -> Table:
     """Select the prompts of a step, a function of the data seed and the step alone."""
-    from tasks.data.prompts import prompts_table, select  # noqa: PLC0415
-    from tasks.data.schemas import stamp  # noqa: PLC0415
-    from tasks.data.sources import open_source  # noqa: PLC0415
-    from tasks.policy.tokenizing import encoder  # noqa: PLC0415
+    from tasks.data.prompts import prompts_table, select
+    from tasks.data.schemas import stamp
+    from tasks.data.sources import open_source
+    from tasks.policy.tokenizing import encoder
 
     source = open_source(config.data)
     picks = select(

@@ -19,7 +19,7 @@ def track(
     seconds: dict[str, float],
 ) -> int:
     """Log a step's metrics to MLflow and print its line."""
-    from tasks.run.stepping import Clock, track_step  # noqa: PLC0415
+    from tasks.run.stepping import Clock, track_step
 
     clock = Clock(
         opened_at=run.opened_at,
@@ -40,7 +40,7 @@ def track(
 @task(container_image=LIGHT, enable_deck=True, deck_fields=())
 def report(config: RunConfig, run: Run, step: int, annotated: Table, logged: int) -> str:
     """Draw a step's deck: the curves so far, how rewards and lengths spread, and samples."""
-    from tasks.run.reporting import step_deck  # noqa: PLC0415
+    from tasks.run.reporting import step_deck
 
     html = step_deck(config, run.mlflow_run_id, step, annotated)
     current_context().decks.clear()  # a local run would repeat every earlier deck in this one

@@ -23,8 +23,8 @@ class TrainedChunks(NamedTuple):
 def train_chunks(config: RunConfig, step: int, policy: Policy, annotated: Table) -> TrainedChunks:
     """Take the optimizer steps of one batch and write the updated policy."""
     started = time.perf_counter()
-    from tasks.data.schemas import ANNOTATED, require  # noqa: PLC0415
-    from tasks.trainer.loop import train  # noqa: PLC0415
+    from tasks.data.schemas import ANNOTATED, require
+    from tasks.trainer.loop import train
 
     table = require(annotated, ANNOTATED, stage="train_chunks", run=config.job.name, step=step)
     trained = train(config, table, policy.local(), (new_directory(), new_directory()))

@@ -11,12 +11,12 @@ from tasks.checkpoint import checkpoint
 from tasks.close_run import close_run, fail_run
 from tasks.evaluate import evaluate, evaluation_due
 from tasks.handle import Policy, Run
+from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
 from tasks.resolve_config import resolve_config
 from tasks.rollout import rollout
 from tasks.score import score
 from tasks.select_prompts import select_prompts
-from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.track import deck_due, report, track
 from tasks.train_chunks import train_chunks
 

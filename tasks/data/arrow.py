@@ -53,8 +53,13 @@ Table = Annotated[pa.Table, HashMethod(content_digest)]
 """What a task returns: cached tasks downstream hit on equal content, wherever it is stored."""
 
 
-def write_table(path: str | Path, table: pa.Table) -> None:
-    """Write `table` to the local file `path`, whole or not at all, and on disk when this returns.
+def write_table(path: str | Path, table: pa.Table, *, durable: bool = True) -> None:
+    """Write `table` to the local file `path`, whole or not at all.
+
+    Args:
+        path: the file.
+        table: what it will hold.
+        durable: wait until it is on disk; without, it survives a kill of the process only.
 
     Raises:
         OSError: the folder cannot be written to, or the disk is full; `path` is as it was.
@@ -65,12 +70,14 @@ def write_table(path: str | Path, table: pa.Table) -> None:
     try:
         with temporary.open("wb") as file:
             _write(file, table)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    if durable:
+        _sync_folder(target.parent)
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -148,7 +155,7 @@ class ArrowEncoder(StructuredDatasetEncoder):
             store = access.get_filesystem_for_path(path)
             store.pipe_file(path, buffer.getvalue().to_pybytes())
         else:
-            write_table(strip_protocol(path), table)
+            write_table(strip_protocol(path), table, durable=False)
         structured_dataset_type.format = FORMAT
         return literals.StructuredDataset(
             uri=uri, metadata=StructuredDatasetMetadata(structured_dataset_type)

@@ -71,7 +71,9 @@ def publish(
         "state_digest": policy.state_digest,
         "lineage": dict(lineage),
         "mlflow_run_id": mlflow_run_id,
-        "files": {str(path.relative_to(unfinished)): file_digest(path) for path in _files(unfinished)},
+        "files": {
+            str(path.relative_to(unfinished)): file_digest(path) for path in _files(unfinished)
+        },
     }
     _write_synced(unfinished / MANIFEST, json.dumps(body, indent=2).encode())
     _sync_directory(unfinished)

@@ -44,7 +44,7 @@ def _embedded(model: Model, data: Data, *, seed: int, cache: Path) -> PolicyFile
     found = checkpoints.newest(root)
     if found is not None:
         return found.policy
-    from tasks.policy.embedded import bootstrap  # noqa: PLC0415
+    from tasks.policy.embedded import bootstrap
 
     with TemporaryDirectory() as scratch:
         weights, trainer_state = Path(scratch, "weights"), Path(scratch, "trainer_state")
@@ -58,7 +58,7 @@ def _embedded(model: Model, data: Data, *, seed: int, cache: Path) -> PolicyFile
 def _pretrained(model: Model, cache: Path) -> PolicyFiles:
     weights = Path(model.name_or_path)
     if not weights.is_dir():
-        from huggingface_hub import snapshot_download  # noqa: PLC0415
+        from huggingface_hub import snapshot_download
 
         weights = Path(snapshot_download(model.name_or_path, revision=model.revision or None))
     trainer_state = cache / "no_trainer_state"
@@ -67,7 +67,7 @@ def _pretrained(model: Model, cache: Path) -> PolicyFiles:
 
 
 def _untrained(weights: Path, trainer_state: Path) -> PolicyFiles:
-    from tasks.policy.directory import weights_digest  # noqa: PLC0415
+    from tasks.policy.directory import weights_digest
 
     return PolicyFiles(
         version=0,

@@ -98,4 +98,4 @@ def _tell(
         num_prompts=config.evaluation.num_prompts,
         seconds=evaluate_s,
     )
-    print(f"{line}\nsummary {path}\ncheckpoint {summary.checkpoint}", flush=True)  # noqa: T201
+    print(f"{line}\nsummary {path}\ncheckpoint {summary.checkpoint}", flush=True)

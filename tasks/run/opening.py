@@ -72,7 +72,7 @@ def set_aside(directory: Path) -> None:
     while (target := directory.with_name(f"{directory.name}.{number}")).exists():
         number += 1
     directory.rename(target)
-    print(f"rl.resume=off: the earlier run now lies in {target}")  # noqa: T201
+    print(f"rl.resume=off: the earlier run now lies in {target}")
 
 
 def starting_point(

@@ -58,7 +58,7 @@ def track_step(
         client = open_store(config.tracking.uri, config.job.output_root)
         named = published(config, metrics, seconds)
         log_step(client, mlflow_run_id, step, {**named, "perf/elapsed_s": clock.elapsed_s()})
-    print(_line(config, clock, step, metrics, seconds), flush=True)  # noqa: T201
+    print(_line(config, clock, step, metrics, seconds), flush=True)
 
 
 def published(

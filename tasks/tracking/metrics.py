@@ -89,7 +89,7 @@ def _last_logged(client: "MlflowClient", run_id: str) -> dict[str, int]:
 
 
 def _entities(step: int, values: Mapping[str, float]) -> "list[Metric]":
-    from mlflow.entities import Metric  # noqa: PLC0415
+    from mlflow.entities import Metric
 
     now_ms = time.time_ns() // 1_000_000
     return [Metric(name, value, now_ms, step) for name, value in values.items()]
@@ -97,7 +97,7 @@ def _entities(step: int, values: Mapping[str, float]) -> "list[Metric]":
 
 def _send(client: "MlflowClient", run_id: str, entities: "list[Metric]") -> None:
     """Send, again after a growing pause if the database is busy; safe, as equal points merge."""
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+    from mlflow.exceptions import MlflowException
 
     for attempt in range(MAX_ATTEMPTS):
         try:

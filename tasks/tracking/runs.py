@@ -175,7 +175,7 @@ def _with_digest(params: Mapping[str, object], config_text: str) -> dict[str, st
 def _log(
     client: "MlflowClient", run_id: str, params: Mapping[str, str], tags: Mapping[str, str]
 ) -> None:
-    from mlflow.entities import Param, RunTag  # noqa: PLC0415
+    from mlflow.entities import Param, RunTag
 
     client.log_batch(
         run_id,
@@ -185,7 +185,7 @@ def _log(
 
 
 def _find(client: "MlflowClient", run_id: str) -> "Run":
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+    from mlflow.exceptions import MlflowException
 
     try:
         return client.get_run(run_id)
@@ -199,7 +199,7 @@ def _find(client: "MlflowClient", run_id: str) -> "Run":
 
 
 def _experiment_id(client: "MlflowClient", name: str) -> str:
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+    from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
     if found is None:

@@ -47,7 +47,7 @@ def open_store(uri: str, output_root: str | Path) -> "MlflowClient":
 @cache
 def _open(uri: str) -> "MlflowClient":
     quieten()
-    from mlflow import MlflowClient  # noqa: PLC0415
+    from mlflow import MlflowClient
 
     if uri.startswith(SQLITE):
         database = Path(uri.removeprefix(SQLITE))
@@ -88,7 +88,7 @@ def _initialise(database: Path) -> None:
 
 
 def _migrate(database: Path, artifacts: Path) -> None:
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     store = SqlAlchemyStore(f"{SQLITE}{database}", str(artifacts))
     store.engine.dispose()
@@ -104,8 +104,8 @@ def _relax_fsync(database: Path) -> None:
     database sound when the machine dies; only the last commits before a power cut may be lost. A
     database whose owner chose another journal keeps its settings.
     """
-    from sqlalchemy import event  # noqa: PLC0415
-    from sqlalchemy.engine import Engine  # noqa: PLC0415
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
 
     def relax(connection: object, _record: object) -> None:
         if isinstance(connection, sqlite3.Connection) and _is_logged(connection, database):

@@ -1,6 +1,5 @@
 """One training step: an annotated table and a policy directory in, an updated policy out."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from tasks.policy.directory import load_model, save_weights
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
-from tasks.trainer.rows import Rows, collate, padded_size, plan_chunks, read_rows, split_rows
+from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.schedule import learning_rate
 from tasks.trainer.state import TrainerState, load_state, save_state
 from tasks.trainer.step import Update, update
@@ -144,9 +143,7 @@ def _updates(
     return {**_report(updates), **_padding(batches), "train/learning_rate": _rate(config, session)}
 
 
-def _chunks(
-    config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]
-) -> Chunks:
+def _chunks(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]) -> Chunks:
     """Lay out the rows of a mini-batch that train; one empty-handed chunk if none does.
 
     A row without a token that trains adds nothing to numerator or weight and costs no pass.
@@ -254,7 +251,9 @@ def _report(updates: list[Update]) -> dict[str, float]:
 
 def _padding(batches: list[Chunks]) -> dict[str, float]:
     masks = [chunk.attention_mask for chunks in batches for chunk in chunks]
-    padded = Metric(sum(float(mask.numel() - mask.sum()) for mask in masks), sum(map(_numel, masks)))
+    padded = Metric(
+        sum(float(mask.numel() - mask.sum()) for mask in masks), sum(map(_numel, masks))
+    )
     return {"train/padding_fraction": padded.value, "train/num_chunks": float(len(masks))}
 
 

@@ -31,7 +31,7 @@ class PolicyModel(nn.Module):
         self._check_head()
 
     def forward(
-        self, batch: TrajectoryBatch, temperature: float, with_entropy: bool = False
+        self, batch: TrajectoryBatch, *, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return log-probabilities and, if asked for, entropies [B, T] of the response tokens."""
         mask_BT = batch.response_mask.bool()
@@ -87,7 +87,9 @@ class PolicyAdapter:
         self, batch: TrajectoryBatch, *, temperature: float, with_entropy: bool = False
     ) -> TokenLogprobs:
         """Return log-probabilities (nats) of the response tokens [B, T], 0 at padding."""
-        return TokenLogprobs(*self.module(batch, temperature, with_entropy))
+        return TokenLogprobs(
+            *self.module(batch, temperature=temperature, with_entropy=with_entropy)
+        )
 
 
 def _scatter(values_N: Tensor, mask_BT: Tensor) -> Tensor:

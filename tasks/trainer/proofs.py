@@ -33,8 +33,8 @@ def attest(
     strange = sorted(set(digests) - {digest})
     if strange:
         raise ValueError(
-            f"rows were sampled by weights of policy_digest {strange[0]}, expected {digest}, though "
-            f"both are called version {version}; run the rollout of this step again"
+            f"rows were sampled by weights of policy_digest {strange[0]}, expected {digest}, "
+            f"though both are called version {version}; run the rollout of this step again"
         )
 
 

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import pytest
@@ -259,8 +258,8 @@ def test_sapos_gate_has_a_temperature_for_each_sign() -> None:
         sapo_loss(*make_tokens(), temperature_positive=0.0, temperature_negative=1.0)
 
 
-@pytest.mark.parametrize(("sign", "mean"), itertools.product([1.0, -1.0], [0]))
-def test_gmpo_clips_on_the_side_the_advantage_pushes_to(sign: float, mean: int) -> None:
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gmpo_clips_on_the_side_the_advantage_pushes_to(sign: float) -> None:
     c = torch.tensor([[0.5, -0.5]], dtype=torch.float64, requires_grad=True)
     loss, seen = gmpo_loss(
         c,

@@ -13,7 +13,7 @@ def _leaf(values: list[list[float]]) -> torch.Tensor:
 
 
 def test_token_log_ratio_agrees_with_the_oracle_and_reads_no_masked_place() -> None:
-    tokens = make_tokens(spread=15.0)
+    tokens = make_tokens(spread=60.0)
     value = token_log_ratio(tokens.c, tokens.o, tokens.mask)
     expected = oracle.token_log_ratio(
         tokens.c.detach().numpy(), tokens.o.numpy(), tokens.mask.numpy()
