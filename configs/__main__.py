@@ -1,10 +1,11 @@
-"""`python -m configs show RECIPE [--overrides ...]` and `python -m configs diff A B`."""
+"""`python -m configs show RECIPE [--overrides ...]`, `... diff A B` and `... reference`."""
 
 import argparse
 import sys
 
 from configs.plan import difference, plan, to_yaml
 from configs.preflight import warnings
+from configs.reference import reference
 from configs.resolve import resolve
 
 
@@ -19,6 +20,7 @@ def main(argv: list[str]) -> int:
     diff = commands.add_parser("diff", help="print the keys in which two recipes differ")
     diff.add_argument("first")
     diff.add_argument("second")
+    commands.add_parser("reference", help="print docs/configuration.md")
     arguments = parser.parse_args(argv)
     try:
         sys.stdout.write(_answer(arguments))
@@ -29,6 +31,8 @@ def main(argv: list[str]) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> str:
+    if arguments.command == "reference":
+        return reference()
     if arguments.command == "diff":
         rows = difference(resolve(arguments.first), resolve(arguments.second))
         return "".join(f"{key}: {a!r} -> {b!r}\n" for key, (a, b) in rows.items())

@@ -279,16 +279,6 @@ CONTRADICTIONS = (
         broken=lambda c: c.rollout.staleness != 0,
         message="overlapping rollouts are not available in this version; use 0",
     ),
-    Rule(
-        field="rl.kl_beta",
-        broken=lambda c: c.rl.kl_beta > 0,
-        message="the reference policy is not available in this version; use 0",
-    ),
-    Rule(
-        field="rl.dynamic_sampling_rounds",
-        broken=lambda c: c.rl.dynamic_sampling_rounds > 0,
-        message="dynamic sampling is not available in this version; use 0",
-    ),
 )
 """Settings that cannot hold together."""
 

@@ -4,6 +4,7 @@ A recipe is YAML that holds only what differs; `base` names the recipes or fragm
 merged over, in order.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,9 +32,8 @@ def resolve(recipe: str, overrides: str | Sequence[str] = "") -> RunConfig:
     Raises:
         ValueError: naming every unknown key, wrong value or contradictory setting, with a remedy.
     """
-    words = shlex.split(overrides) if isinstance(overrides, str) else list(overrides)
-    merged = OmegaConf.merge(load_recipe(recipe), *(_override(word) for word in words))
-    config = validate(cast("dict[str, object]", OmegaConf.to_container(merged, resolve=True)))
+    words = _split(overrides) if isinstance(overrides, str) else list(overrides)
+    config = validate(_merge(load_recipe(recipe), [_override(word) for word in words]))
     check(config)
     return config
 
@@ -75,6 +75,24 @@ def find_recipe(recipe: str, beside: Path) -> Path:
     )
 
 
+def _merge(recipe: DictConfig, overrides: Sequence[DictConfig]) -> dict[str, object]:
+    try:
+        merged = OmegaConf.merge(recipe, *overrides)
+        return cast("dict[str, object]", OmegaConf.to_container(merged, resolve=True))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"the recipe and its overrides cannot be merged: {error}") from None
+
+
+def _split(overrides: str) -> list[str]:
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ValueError(
+            f"overrides {overrides!r} cannot be split into words: {error}; "
+            "close every quote, or escape it with a backslash"
+        ) from None
+
+
 def _read(path: Path) -> DictConfig:
     try:
         body = OmegaConf.load(path)
@@ -88,8 +106,7 @@ def _read(path: Path) -> DictConfig:
 
 
 def _override(word: str) -> DictConfig:
-    key, equals, _ = word.partition("=")
-    if not equals or not key or key.startswith("-"):
+    if not re.fullmatch(r"\w+(\.\w+)*=.*", word, re.DOTALL) or word.endswith("=???"):
         raise ValueError(
             f"override {word!r} is not of the form section.field=value, "
             "such as rl.max_steps=1; quote a value that contains spaces"

@@ -1,8 +1,8 @@
 """The `rl` section: which objective trains, its mathematics, and how long."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from configs.base import Section
 
@@ -14,6 +14,14 @@ KlEstimator = Literal["k1", "k2", "k3"]
 EngineCorrection = Literal["none", "truncate", "mask", "sequence-mask"]
 SurrogateName = Literal["clipped", "legacy_pg", "cispo", "sapo", "gmpo"]
 AdvantageName = Literal["group", "leave_one_out", "batch_whitened", "maxrl", "pass_at_k"]
+
+
+def _spelt_out(value: object) -> object:
+    # YAML reads a bare `off` as false.
+    return "off" if value is False else value
+
+
+Resume = Annotated[Literal["auto", "off"], BeforeValidator(_spelt_out)]
 
 
 class SurrogateKnobs(Section):
@@ -118,5 +126,5 @@ class Rl(SurrogateKnobs, Regularisers, AdvantageKnobs):
     save_every: int = Field(default=10, ge=0)
     """A checkpoint is published after every so many steps; 0: only after the last."""
 
-    resume: Literal["auto", "off"] = "auto"
+    resume: Resume = "auto"
     """`auto` continues from the newest checkpoint that verifies; `off` starts over."""

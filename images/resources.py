@@ -1,4 +1,4 @@
-"""What a task requests from the cluster, from the `resources` section."""
+"""What a node requests from the cluster, from the `resources` section."""
 
 from flytekit import Resources
 
@@ -6,5 +6,5 @@ from configs.resources import Role
 
 
 def requests(role: Role) -> Resources:
-    """Return a role's requests; local runs ignore them."""
+    """Return what the nodes of a role request; local runs ignore it."""
     return Resources(cpu=role.cpu, mem=role.memory, gpu=str(role.gpus) if role.gpus else None)

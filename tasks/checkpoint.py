@@ -7,23 +7,29 @@ from flytekit import task
 
 from configs.run import RunConfig
 from images.roles import LIGHT
-from tasks.handle import Policy, Run, release
+from tasks.handle import Policy, Run, handle, release
 
 
 @task(container_image=LIGHT)
 def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logged: int) -> Policy:
-    """Publish the updated policy every `rl.save_every` steps and after the last one."""
+    """Publish the updated policy every `rl.save_every` steps and after the last one.
+
+    Beside its files lies `policy.json`, with which `pyflyte run` can start any task on it.
+    """
     from tasks.policy import checkpoints
+    from tasks.run.files import write_text
 
     if checkpoint_due(config, after.step):
         root = Path(run.directory) / "checkpoints"
-        checkpoints.publish(
+        published = checkpoints.publish(
             root,
             after.local(),
             step=after.step,
             lineage=json.loads(run.lineage),
             mlflow_run_id=run.mlflow_run_id,
         )
+        policy = handle(published.policy, step=after.step, identity=after.identity)
+        write_text(published.path / "policy.json", policy.model_dump_json(indent=2))
         checkpoints.prune(
             root, keep_last=config.trainer.keep_last, keep_every=config.trainer.keep_every
         )

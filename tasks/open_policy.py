@@ -33,9 +33,8 @@ def bootstrap_policy(
 
 
 @task(container_image=TRAIN)
-def resume_policy(run: Run) -> Opened:
+def resume_policy(run: Run) -> Policy:
     """Open the checkpoint that the run continues from."""
-    started = time.perf_counter()
     from tasks.policy.checkpoints import read
 
     found = read(Path(run.checkpoint))
@@ -43,5 +42,4 @@ def resume_policy(run: Run) -> Opened:
         raise ValueError(
             f"checkpoint {run.checkpoint} is gone or altered since the run was opened; start again"
         )
-    policy = handle(found.policy, step=found.step, identity=run.identity)
-    return Opened(policy, time.perf_counter() - started)
+    return handle(found.policy, step=found.step, identity=run.identity)

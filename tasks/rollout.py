@@ -19,12 +19,12 @@ class RolledOut(NamedTuple):
 
 
 @task(container_image=TRAIN)
-def rollout(config: RunConfig, step: int, policy: Policy, prompts: Table) -> RolledOut:
+def rollout(config: RunConfig, step: int, policy: Policy, prompts: Table, refill: int) -> RolledOut:
     """Sample a group of responses for every prompt."""
     started = time.perf_counter()
     from tasks.data.schemas import PROMPTS, require
     from tasks.sampling.rollout import rollout as sample
 
     require(prompts, PROMPTS, stage="rollout", run=config.job.name, step=step)
-    table = sample(config, step, prompts, policy.local())
+    table = sample(config, step, prompts, policy.local(), refill=refill)
     return RolledOut(table, time.perf_counter() - started)

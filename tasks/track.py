@@ -16,7 +16,7 @@ def track(
     table: dict[str, float],
     update: dict[str, float],
     evaluation: dict[str, float],
-    seconds: dict[str, float],
+    seconds: dict[str, list[float]],
 ) -> int:
     """Log a step's metrics to MLflow and print its line."""
     from tasks.run.stepping import Clock, track_step
@@ -32,7 +32,7 @@ def track(
         mlflow_run_id=run.mlflow_run_id,
         step=step,
         metrics={**table, **update, **evaluation},
-        seconds=seconds,
+        seconds={stage: sum(parts) for stage, parts in seconds.items()},
     )
     return step
 

@@ -20,13 +20,20 @@ class TrainedChunks(NamedTuple):
 
 
 @task(container_image=TRAIN)
-def train_chunks(config: RunConfig, step: int, policy: Policy, annotated: Table) -> TrainedChunks:
+def train_chunks(
+    config: RunConfig,
+    step: int,
+    policy: Policy,
+    auxiliary: dict[str, Policy],
+    annotated: Table,
+) -> TrainedChunks:
     """Take the optimizer steps of one batch and write the updated policy."""
     started = time.perf_counter()
     from tasks.data.schemas import ANNOTATED, require
     from tasks.trainer.loop import train
 
     table = require(annotated, ANNOTATED, stage="train_chunks", run=config.job.name, step=step)
-    trained = train(config, table, policy.local(), (new_directory(), new_directory()))
+    others = {role: other.local() for role, other in auxiliary.items()}
+    trained = train(config, table, policy.local(), (new_directory(), new_directory()), others)
     updated = handle(trained.policy, step=step + 1, identity=policy.identity)
     return TrainedChunks(updated, trained.metrics, time.perf_counter() - started)

@@ -11,6 +11,9 @@ from tasks.data.schemas import PROMPTS, TOKENS, require
 Encode = Callable[[list[str]], list[list[int]]]
 """Token ids of every text, in order."""
 
+REFILLS = 2**20
+"""Refills count as epochs from here on, which no run's ordinary epochs reach."""
+
 Pick = tuple[int, int]
 """A group id and the source row it stands for."""
 
@@ -44,6 +47,40 @@ def select(source: PromptSource, step: int, *, num_prompts: int, data_seed: int)
     return picks
 
 
+def select_refill(
+    source: PromptSource, step: int, *, refill: int, num_prompts: int, per_step: int, data_seed: int
+) -> list[Pick]:
+    """Return `(group_id, row)` of prompts that replace groups of a step that carry no signal.
+
+    None of them is a prompt of the step or of another of its refills, and the prompts of no step
+    change. A function of the arguments alone.
+
+    Args:
+        source: where prompts come from.
+        step: the training step.
+        refill: 1 for the first refill of the step.
+        num_prompts: prompts to replace, at most `per_step`.
+        per_step: `rollout.prompts_per_step`.
+        data_seed: `data.seed`.
+
+    Raises:
+        ValueError: the source has no prompts left for this refill.
+    """
+    rows = source.num_prompts
+    if rows < (refill + 1) * per_step:
+        raise ValueError(
+            f"refill {refill} of a step of {per_step} prompts needs {(refill + 1) * per_step} "
+            f"training prompts, the source has {rows}; lower rl.dynamic_sampling_rounds"
+        )
+    regular = {row for _, row in select(source, step, num_prompts=per_step, data_seed=data_seed)}
+    others = [
+        row for row in _permutation(rows, data_seed, REFILLS, step).tolist() if row not in regular
+    ]
+    start = (refill - 1) * per_step
+    first = (REFILLS + step) * rows
+    return [(first + row, row) for row in others[start : start + num_prompts]]
+
+
 def prompts_table(source: PromptSource, picks: Sequence[Pick], encode: Encode) -> pa.Table:
     """Return the PROMPTS table of training rows, in the order of `picks`.
 
@@ -74,8 +111,8 @@ def held_out_table(
     return _table(list(rows), [source.held_out_row(row) for row in rows], encode)
 
 
-def _permutation(rows: int, data_seed: int, epoch: int) -> np.ndarray:
-    seed = np.random.SeedSequence((data_seed, epoch))
+def _permutation(rows: int, *entropy: int) -> np.ndarray:
+    seed = np.random.SeedSequence(entropy)
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
 
 

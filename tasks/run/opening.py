@@ -46,6 +46,7 @@ def open_training_run(
         set_aside(directory)
     wanted = lineage(config, identity)
     start = starting_point(directory, resume_from, wanted)
+    _tell_start(start, config.rl.max_steps)
     client = open_store(config.tracking.uri, config.job.output_root)
     run_id = _tracking_run(client, config, directory, start, digest)
     fields = {
@@ -94,6 +95,18 @@ def starting_point(
     if found is not None:
         checkpoints.require_lineage(found, wanted)
     return found
+
+
+def _tell_start(start: Checkpoint | None, num_steps: int) -> None:
+    if start is None:
+        return
+    if start.step < num_steps:
+        print(f"continuing after step {start.step} of {num_steps}, from {start.path}")
+    else:
+        print(
+            f"nothing left to train: {start.path} has all {num_steps} steps; "
+            "raise rl.max_steps to go on, or set rl.resume=off to start over"
+        )
 
 
 def _tracking_run(

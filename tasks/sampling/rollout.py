@@ -13,8 +13,10 @@ from tasks.sampling.hf import HfSampler
 from tasks.sampling.sampler import Completion, SamplingParams
 
 
-def rollout(config: RunConfig, step: int, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
-    """Return the ROLLOUTS table of one training step.
+def rollout(
+    config: RunConfig, step: int, prompts: pa.Table, files: PolicyFiles, *, refill: int = 0
+) -> pa.Table:
+    """Return the ROLLOUTS table of one training step, or of its `refill`-th refill.
 
     Raises:
         TypeError: `prompts` is not a PROMPTS table.
@@ -29,7 +31,8 @@ def rollout(config: RunConfig, step: int, prompts: pa.Table, files: PolicyFiles)
         step=step,
         batch_size=config.rollout.batch_size,
     )
-    return respond(config, prompts, files, params)
+    first_id = refill * config.rollout.prompts_per_step * config.rollout.group_size
+    return respond(config, prompts, files, params, first_id=first_id)
 
 
 def evaluation_rollout(config: RunConfig, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
@@ -47,9 +50,17 @@ def evaluation_rollout(config: RunConfig, prompts: pa.Table, files: PolicyFiles)
 
 
 def respond(
-    config: RunConfig, prompts: pa.Table, files: PolicyFiles, params: SamplingParams
+    config: RunConfig,
+    prompts: pa.Table,
+    files: PolicyFiles,
+    params: SamplingParams,
+    *,
+    first_id: int = 0,
 ) -> pa.Table:
-    """Sample every prompt and lay the completions out as rows, groups together and in order."""
+    """Sample every prompt and lay the completions out as rows, groups together and in order.
+
+    Sample ids count from `first_id`.
+    """
     prompts = require(prompts, PROMPTS, stage="rollout")
     tokens = prompts["prompt_tokens"].to_pylist()
     _check_lengths(tokens, prompts, config.rollout.max_prompt_tokens)
@@ -61,7 +72,11 @@ def respond(
         [completion.tokens for completion in completions], skip_special_tokens=True
     )
     repeated = prompts.take(np.repeat(np.arange(len(prompts)), params.num_samples))
-    return extend(repeated, ROLLOUTS, _columns(completions, texts, params, files), stage="rollout")
+    columns = {
+        "sample_id": first_id + np.arange(len(completions)),
+        **_columns(completions, texts, params, files),
+    }
+    return extend(repeated, ROLLOUTS, columns, stage="rollout")
 
 
 def _sampler(config: RunConfig, files: PolicyFiles) -> HfSampler:
@@ -89,10 +104,8 @@ def _columns(
     completions: list[Completion], texts: list[str], params: SamplingParams, files: PolicyFiles
 ) -> dict[str, object]:
     num_rows = len(completions)
-    index = np.arange(num_rows)
     return {
-        "sample_id": index,
-        "sample_index": (index % params.num_samples).astype(np.int32),
+        "sample_index": (np.arange(num_rows) % params.num_samples).astype(np.int32),
         "response_tokens": _ragged([c.tokens for c in completions], TOKENS),
         "engine_logprobs": _ragged([c.logprobs for c in completions], pa.list_(pa.float32())),
         "response_text": [text.encode("utf-8", "replace").decode() for text in texts],

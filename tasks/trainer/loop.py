@@ -1,6 +1,7 @@
 """One training step: an annotated table and a policy directory in, an updated policy out."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,24 +9,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from accelerate import Accelerator
 
 from configs.run import RunConfig
-from objectives.batch import TrajectoryBatch
+from objectives.batch import ReferenceScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
 from objectives.metrics import Metric, merge_metrics
 from objectives.objective import Objective
 from tasks.policy import resident
-from tasks.policy.directory import load_model, save_weights
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
-from tasks.trainer.policy import PolicyAdapter, PolicyModel
+from tasks.trainer.reference import open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.schedule import learning_rate
-from tasks.trainer.state import TrainerState, load_state, save_state
+from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.step import Update, update
 
 Chunks = list[TrajectoryBatch]
+
+ENGINE_MISMATCH = "train/engine/mismatch_mean"
+ENGINE_ALARM = "train/engine/alarm"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +40,15 @@ class Trained:
     metrics: dict[str, float]
 
 
-@dataclass(kw_only=True)
-class Session:
-    """What training keeps alive between steps."""
-
-    module: PolicyModel
-    state: TrainerState
-    accelerator: Accelerator
-
-    @property
-    def policy(self) -> PolicyAdapter:
-        return PolicyAdapter(self.module)
-
-
-def build_objective(config: RunConfig) -> Objective:
+def build_objective(
+    config: RunConfig, reference_scorer: ReferenceScorer | None = None
+) -> Objective:
     """Return the objective that the config names.
+
+    Args:
+        config: the run's.
+        reference_scorer: scorer of the frozen reference; without one the objective can be asked for
+            its identity, but a loss with a KL penalty cannot be computed.
 
     Raises:
         ValueError: if `rl.builder` is not an importable builder of an `Objective`.
@@ -58,10 +56,17 @@ def build_objective(config: RunConfig) -> Objective:
     context = ModelContext(
         name_or_path=config.model.identity, max_response_length=config.rollout.max_tokens
     )
-    return build(load_builder(config.rl.builder, config.rl.builder_arguments), config.rl, context)
+    builder = load_builder(config.rl.builder, config.rl.builder_arguments)
+    return build(builder, config.rl, context, reference_scorer=reference_scorer)
 
 
-def train(config: RunConfig, table: pa.Table, files: PolicyFiles, to: tuple[Path, Path]) -> Trained:
+def train(
+    config: RunConfig,
+    table: pa.Table,
+    files: PolicyFiles,
+    to: tuple[Path, Path],
+    auxiliary: Mapping[str, PolicyFiles] | None = None,
+) -> Trained:
     """Update a policy on one batch and write the result.
 
     Args:
@@ -69,23 +74,39 @@ def train(config: RunConfig, table: pa.Table, files: PolicyFiles, to: tuple[Path
         table: an `ANNOTATED` table of the rows to train on.
         files: the policy that sampled them.
         to: empty directories for the new weights and the new trainer state.
+        auxiliary: other policies that the objective scores with, by role: `reference`.
 
     Raises:
         ValueError: if the rows are another policy's, or a proof fails.
     """
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
-    objective = build_objective(config)
+    objective = build_objective(config, _reference(config, auxiliary or {}))
     require_columns(objective, table)
     _attest(table, files)
-    session = resident.checkout("trainer", files.key, lambda: _open_session(config, files))
-    resident.drop("policy")
-    rows = read_rows(table)
-    metrics = _updates(config, objective, session, rows)
-    written = _write(session, files, to)
-    resident.publish("trainer", written.key, session)
-    resident.publish("policy", written.digest, session.module.model)
-    return Trained(policy=written, metrics=metrics)
+    session = checkout(config, files)
+    metrics = _updates(config, objective, session, read_rows(table))
+    return Trained(policy=publish(session, files, to), metrics=_with_alarm(config, metrics))
+
+
+def _reference(config: RunConfig, auxiliary: Mapping[str, PolicyFiles]) -> ReferenceScorer | None:
+    if "reference" not in auxiliary:
+        return None
+    return open_reference(auxiliary["reference"], dtype=config.model.dtype)
+
+
+def _with_alarm(config: RunConfig, metrics: dict[str, float]) -> dict[str, float]:
+    """Say whether engine and trainer disagree about the sampled tokens by more than is allowed."""
+    mismatch, bound = metrics.get(ENGINE_MISMATCH, float("nan")), config.rl.engine_mismatch_bound
+    if mismatch > bound:
+        logger.warning(
+            "the sampling engine's log-probabilities differ from the trainer's by %.3g nats on "
+            "average, more than rl.engine_mismatch_bound=%g: check that both use the same weights, "
+            "temperature and precision, or set rl.engine_correction",
+            mismatch,
+            bound,
+        )
+    return {**metrics, ENGINE_ALARM: float(mismatch > bound)}
 
 
 def require_columns(objective: Objective, table: pa.Table) -> None:
@@ -110,20 +131,6 @@ def _attest(table: pa.Table, files: PolicyFiles) -> None:
         table["policy_digest"].unique().to_pylist(),
         version=files.version,
         digest=files.digest,
-    )
-
-
-def _open_session(config: RunConfig, files: PolicyFiles) -> Session:
-    def load() -> object:
-        return load_model(files.weights, dtype=config.model.dtype)
-
-    model = resident.checkout("policy", files.digest, load)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    module = accelerator.prepare_model(PolicyModel(model))
-    return Session(
-        module=module,
-        state=load_state(files.trainer_state, module, config.trainer),
-        accelerator=accelerator,
     )
 
 
@@ -164,12 +171,8 @@ def _freeze(
     if objective.old_logp_cache is None:
         return
     for chunk in (chunk for chunks in batches for chunk in chunks):
-        objective.old_logp_cache.freeze(chunk.row_ids, _score(config, session, chunk))
-
-
-@torch.no_grad()
-def _score(config: RunConfig, session: Session, chunk: TrajectoryBatch) -> torch.Tensor:
-    return session.policy.token_logprobs(chunk, temperature=config.rl.temperature).logprobs
+        scores = session.score(chunk, temperature=config.rl.temperature)
+        objective.old_logp_cache.freeze(chunk.row_ids, scores)
 
 
 def _one_update(
@@ -228,7 +231,8 @@ def _sequence_means(
 ) -> Iterator[tuple[int, float]]:
     for chunk in plan_chunks(rows.widths, trains, max_tokens=max_tokens):
         batch = collate(rows, chunk, session.accelerator.device)
-        logprobs = _score(config, session, batch).double() * batch.loss_mask
+        scores = session.score(batch, temperature=config.rl.temperature)
+        logprobs = scores.double() * batch.loss_mask
         yield from zip(
             batch.row_ids.tolist(), (logprobs.sum(1) / batch.token_counts).tolist(), strict=True
         )
@@ -259,14 +263,3 @@ def _padding(batches: list[Chunks]) -> dict[str, float]:
 
 def _numel(mask: torch.Tensor) -> int:
     return mask.numel()
-
-
-def _write(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> PolicyFiles:
-    weights, trainer_state = to
-    return PolicyFiles(
-        version=files.version + 1,
-        digest=save_weights(session.module.model, like=files.weights, to=weights),
-        state_digest=save_state(session.state, session.module, trainer_state),
-        weights=weights,
-        trainer_state=trainer_state,
-    )

@@ -14,6 +14,8 @@ from tasks.policy.digests import file_digest
 MOMENTS_FILE = "optimizer.safetensors"
 COUNTERS_FILE = "counters.json"
 
+Shapes = dict[str, list[int]]
+
 
 @dataclass
 class TrainerState:
@@ -50,7 +52,8 @@ def save_state(state: TrainerState, model: nn.Module, to: Path) -> str:
         for key, value in values.items()
     }
     save_file(tensors, to / MOMENTS_FILE)
-    (to / COUNTERS_FILE).write_text(json.dumps({"num_updates": state.num_updates}))
+    counters = {"num_updates": state.num_updates, "parameters": _trained_shapes(model)}
+    (to / COUNTERS_FILE).write_text(json.dumps(counters))
     return state_digest(to)
 
 
@@ -68,21 +71,31 @@ def load_state(directory: Path, model: nn.Module, config: Optimizer) -> TrainerS
     optimizer = build_optimizer(model, config)
     if not (directory / MOMENTS_FILE).exists():
         return TrainerState(optimizer)
+    counters = json.loads((directory / COUNTERS_FILE).read_text())
+    _require_shapes(counters["parameters"], _trained_shapes(model), directory)
     names = {name: index for index, name in enumerate(_trained_names(model))}
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in load_file(directory / MOMENTS_FILE).items():
         name, _, kind = key.rpartition("/")
-        if name not in names:
-            raise ValueError(
-                f"the optimizer state in {directory} is of a parameter {name!r} that the model "
-                "does not have; it belongs to another model: start with rl.resume=off"
-            )
         moments.setdefault(names[name], {})[kind] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    counters = json.loads((directory / COUNTERS_FILE).read_text())
     return TrainerState(optimizer, counters["num_updates"])
 
 
+def _require_shapes(stored: Shapes, wanted: Shapes, directory: Path) -> None:
+    for name in stored | wanted:
+        if stored.get(name) != wanted.get(name):
+            raise ValueError(
+                f"the optimizer state in {directory} has parameter {name!r} of shape "
+                f"{stored.get(name)}, but the model's is {wanted.get(name)}; it belongs to another "
+                "model: start with rl.resume=off"
+            )
+
+
+def _trained_shapes(model: nn.Module) -> Shapes:
+    return {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+
+
 def _trained_names(model: nn.Module) -> list[str]:
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return list(_trained_shapes(model))

@@ -1,0 +1,5 @@
+"""Whole training steps from directory to directory; runs in a child process."""
+
+
+def compute() -> dict:
+    return {}

@@ -1,0 +1,53 @@
+"""The reduction proof on right and wrong objectives; runs in a child process."""
+
+import torch
+from accelerate import Accelerator
+
+from objectives.objective import Objective, Reduction
+from tasks.trainer.policy import PolicyAdapter, PolicyModel
+from tasks.trainer.proofs import prove_reduction, stagger
+from tests.trainer import objectives_under_test as under_test
+from tests.trainer.builders import learned_positions, rotary
+from tests.trainer.step_runs import chunks_of, objective_of
+
+PROOF_ROWS = [0, 1, 3, 6]
+
+
+def _prove(objective: Objective, precision: str, accelerator: Accelerator) -> float | str:
+    dtype = torch.float32 if precision == "fp32" else torch.float64
+    model = rotary() if precision == "fp32" else learned_positions().double()
+    policy = PolicyAdapter(PolicyModel(model))
+    (batch,) = chunks_of([PROOF_ROWS], dtype)
+    try:
+        difference = prove_reduction(policy, objective, stagger(batch), accelerator)
+    except ValueError as error:
+        return str(error)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    return difference
+
+
+def compute() -> dict:
+    accelerator = Accelerator(cpu=True)
+    wrong = {
+        "sequences as tokens": under_test.custom(under_test.sequences_as_tokens),
+        "weight of another mask": under_test.custom(under_test.weight_of_another_mask),
+        "tokens under MEAN": under_test.custom(under_test.token_mean, Reduction.MEAN),
+    }
+    right = {
+        "token mean": under_test.custom(under_test.token_mean),
+        "two terms": under_test.custom(under_test.two_terms),
+        "mean": under_test.custom(under_test.mean_over_sequences, Reduction.MEAN),
+    }
+    return {
+        precision: {
+            **{
+                recipe: _prove(objective_of(recipe, precision), precision, accelerator)
+                for recipe in under_test.RECIPES
+            },
+            **{
+                name: _prove(objective, precision, accelerator)
+                for name, objective in {**wrong, **right}.items()
+            },
+        }
+        for precision in ("fp32", "fp64")
+    }
