@@ -6,6 +6,9 @@ from pydantic import Field
 
 from configs.base import Section
 
+EMBEDDED_CONTEXT = 128
+"""Most tokens, prompt and response together, that the embedded model reads."""
+
 
 class EmbeddedModel(Section):
     """The small language model that is built and warm-started locally, with nothing downloaded."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
+from configs.model import EMBEDDED_CONTEXT
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
 
@@ -89,6 +90,10 @@ def _temperature_contract(config: RunConfig) -> str:
 
 def _num_rows(config: RunConfig) -> int:
     return config.rollout.prompts_per_step * config.rollout.group_size
+
+
+def _is_arithmetic(config: RunConfig) -> bool:
+    return config.data.source == "arithmetic"
 
 
 CONTRADICTIONS = (
@@ -218,26 +223,89 @@ CONTRADICTIONS = (
         message="model.embedded.hidden_size must be a multiple of twice this (rotary embedding)",
     ),
     Rule(
+        field="data.source",
+        broken=lambda c: c.model.source == "embedded" and c.data.source != "arithmetic",
+        message="the embedded model reads digits only; set data.source=arithmetic, or "
+        "model.source=pretrained",
+    ),
+    Rule(
         field="rollout.max_prompt_tokens",
-        broken=lambda c: c.rollout.max_prompt_tokens < 2 * c.data.digits + 2,
+        broken=lambda c: _is_arithmetic(c) and c.rollout.max_prompt_tokens < 2 * c.data.digits + 2,
         message="arithmetic prompts have 2 * data.digits + 2 tokens; raise it",
     ),
     Rule(
         field="rollout.max_tokens",
-        broken=lambda c: c.rollout.max_tokens < c.data.digits + 2,
+        broken=lambda c: _is_arithmetic(c) and c.rollout.max_tokens < c.data.digits + 2,
         message="arithmetic answers have data.digits + 1 tokens and an end token; raise it",
+    ),
+    Rule(
+        field="rollout.max_tokens",
+        broken=lambda c: (
+            c.model.source == "embedded"
+            and c.rollout.max_prompt_tokens + c.rollout.max_tokens > EMBEDDED_CONTEXT
+        ),
+        message="with rollout.max_prompt_tokens it exceeds the embedded model's context of "
+        f"{EMBEDDED_CONTEXT} tokens; lower one of them",
     ),
     Rule(
         field="data.num_held_out",
         broken=lambda c: (
-            c.data.num_held_out + c.rollout.prompts_per_step > 10 ** (2 * c.data.digits)
+            _is_arithmetic(c)
+            and c.data.num_held_out + c.rollout.prompts_per_step > 10 ** (2 * c.data.digits)
         ),
         message="leaves fewer training problems than rollout.prompts_per_step; lower one of them, "
         "or raise data.digits",
     ),
     Rule(
+        field="data.num_held_out",
+        broken=lambda c: c.data.held_out_path != "" and "num_held_out" in c.data.changed(),
+        message="is never read while data.held_out_path names a file; remove one of the two",
+    ),
+    Rule(
+        field="data.digits",
+        broken=lambda c: not _is_arithmetic(c) and "digits" in c.data.changed(),
+        message="is read by data.source=arithmetic only; remove it",
+    ),
+    Rule(
+        field="data.path",
+        broken=lambda c: (c.data.source == "file") == (c.data.path == ""),
+        message="goes with data.source=file, which needs it; set both or neither",
+    ),
+    Rule(
+        field="data.held_out_path",
+        broken=lambda c: c.data.source != "file" and c.data.held_out_path != "",
+        message="is read by data.source=file only; remove it",
+    ),
+    Rule(
+        field="data.prompt_field",
+        broken=lambda c: c.data.source != "file" and "prompt_field" in c.data.changed(),
+        message="is read by data.source=file only; remove it",
+    ),
+    Rule(
+        field="data.answer_field",
+        broken=lambda c: c.data.source != "file" and "answer_field" in c.data.changed(),
+        message="is read by data.source=file only; remove it",
+    ),
+    Rule(
+        field="data.provider",
+        broken=lambda c: (c.data.source == "provider") == (c.data.provider == ""),
+        message="goes with data.source=provider, which needs it; set both or neither",
+    ),
+    Rule(
+        field="data.chat",
+        broken=lambda c: c.model.source == "embedded" and c.data.chat,
+        message="the embedded model has no chat template; remove it",
+    ),
+    Rule(
+        field="data.system_prompt",
+        broken=lambda c: not c.data.chat and c.data.system_prompt != "",
+        message="is read with data.chat=true only; remove it, or set data.chat=true",
+    ),
+    Rule(
         field="evaluation.num_prompts",
-        broken=lambda c: c.evaluation.num_prompts > c.data.num_held_out,
+        broken=lambda c: (
+            c.data.held_out_path == "" and c.evaluation.num_prompts > c.data.num_held_out
+        ),
         message="exceeds data.num_held_out; lower it",
     ),
     Rule(

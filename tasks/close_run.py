@@ -29,7 +29,7 @@ def close_run(
         evaluation=evaluation,
         evaluate_s=evaluate_s,
         setup={"setup": run.setup_s, "bootstrap": bootstrap_s},
-        total_s=run.setup_s + run.elapsed_before_s + time.time() - run.opened_at,
+        total_s=bootstrap_s + run.setup_s + run.elapsed_before_s + time.time() - run.opened_at,
     )
     return summary.checkpoint
 

@@ -7,6 +7,7 @@ from flytekit import task
 
 from configs.run import RunConfig
 from images.roles import TRAIN
+from tasks.data.arrow import Table
 from tasks.handle import Policy
 
 
@@ -18,12 +19,12 @@ class Evaluated(NamedTuple):
 
 
 @task(container_image=TRAIN)
-def evaluate(config: RunConfig, policy: Policy) -> Evaluated:
+def evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
     """Measure held-out accuracy; no training state and no random number of training is touched."""
     started = time.perf_counter()
     from tasks.evaluation.held_out import evaluate as measure
 
-    metrics = measure(config, policy.local())
+    metrics = measure(config, policy.local(), held_out)
     return Evaluated(metrics, time.perf_counter() - started)
 
 

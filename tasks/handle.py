@@ -28,7 +28,7 @@ class Policy(BaseModel):
     """Digest of the trainer state; empty before the first update."""
 
     identity: str
-    """Digest of the objective's identity."""
+    """Digest of the objective that trained it; empty before the first update."""
 
     weights: FlyteDirectory
     """A Hugging Face directory."""

@@ -21,15 +21,13 @@ class Opened(NamedTuple):
 
 
 @task(container_image=TRAIN, cache=Cache(version=CODE_VERSION, serialize=True))
-def bootstrap_policy(
-    model: Model, data: Data, seed: int, output_root: str, identity: str
-) -> Opened:
+def bootstrap_policy(model: Model, data: Data, seed: int, output_root: str) -> Opened:
     """Build the untrained policy of the `embedded` model, or open a `pretrained` one."""
     started = time.perf_counter()
     from tasks.policy.start import initial_policy
 
     files = initial_policy(model, data, seed=seed, output_root=Path(output_root).resolve())
-    return Opened(handle(files, step=0, identity=identity), time.perf_counter() - started)
+    return Opened(handle(files, step=0, identity=""), time.perf_counter() - started)
 
 
 @task(container_image=TRAIN)

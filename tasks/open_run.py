@@ -8,11 +8,9 @@ from tasks.handle import Run
 
 
 @task(container_image=TRAIN)
-def open_run(config: RunConfig, resume_from: str) -> Run:
+def open_run(config: RunConfig, fingerprint: str, resume_from: str) -> Run:
     """Open the run: find the checkpoint to continue from and create or reopen its MLflow run."""
     from tasks.run.opening import open_training_run
     from tasks.trainer.loop import build_objective
 
-    objective = build_objective(config)
-    digest = objective.identity_digest()
-    return Run(**open_training_run(config, objective.identity, digest, resume_from))
+    return Run(**open_training_run(config, build_objective(config), fingerprint, resume_from))

@@ -5,30 +5,26 @@ from flytekit import task
 from configs.run import RunConfig
 from images.roles import LIGHT
 from tasks.data.arrow import Table
-from tasks.handle import Policy
 
 
 @task(container_image=LIGHT)
 def select_prompts(
-    config: RunConfig, step: int, policy: Policy, refill: int, num_prompts: int
+    config: RunConfig, step: int, pool: Table, refill: int, num_prompts: int
 ) -> Table:
     """Select the prompts of a step or a refill, a function of the data seed and both numbers."""
-    from tasks.data.prompts import prompts_table, select, select_refill
+    from tasks.data.prompts import select, select_refill, take
     from tasks.data.schemas import stamp
-    from tasks.data.sources import open_source
-    from tasks.policy.tokenizing import encoder
 
-    source = open_source(config.data)
+    seed, per_step = config.data.seed, config.rollout.prompts_per_step
     if refill == 0:
-        picks = select(source, step, num_prompts=num_prompts, data_seed=config.data.seed)
+        picks = select(len(pool), step, num_prompts=num_prompts, data_seed=seed)
     else:
         picks = select_refill(
-            source,
+            len(pool),
             step,
             refill=refill,
             num_prompts=num_prompts,
-            per_step=config.rollout.prompts_per_step,
-            data_seed=config.data.seed,
+            per_step=per_step,
+            data_seed=seed,
         )
-    table = prompts_table(source, picks, encoder(policy.local()))
-    return stamp(table, run=config.job.name, step=step, stage="select_prompts")
+    return stamp(take(pool, picks), run=config.job.name, step=step, stage="select_prompts")

@@ -35,5 +35,5 @@ def train_chunks(
     table = require(annotated, ANNOTATED, stage="train_chunks", run=config.job.name, step=step)
     others = {role: other.local() for role, other in auxiliary.items()}
     trained = train(config, table, policy.local(), (new_directory(), new_directory()), others)
-    updated = handle(trained.policy, step=step + 1, identity=policy.identity)
+    updated = handle(trained.policy, step=step + 1, identity=trained.identity)
     return TrainedChunks(updated, trained.metrics, time.perf_counter() - started)

@@ -7,15 +7,16 @@ from flytekit import dynamic, workflow
 from configs.run import RunConfig
 from images.resources import requests
 from images.roles import LIGHT
+from tasks import close_run as closing
 from tasks.annotate import annotate
 from tasks.checkpoint import checkpoint
-from tasks.close_run import close_run, fail_run
 from tasks.data.arrow import Table
 from tasks.evaluate import evaluate, evaluation_due
 from tasks.handle import Policy, Run
 from tasks.merge_groups import merge_groups, num_missing_groups
 from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
+from tasks.prepare_prompts import prepare_prompts
 from tasks.resolve_config import resolve_config
 from tasks.rollout import RolledOut, rollout
 from tasks.score import Scored, score
@@ -36,21 +37,20 @@ class Collected(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The trained policy, its held-out metrics, and the seconds of what frames the loop."""
+    """The trained policy, its held-out metrics, and the seconds that measuring them took."""
 
     policy: Policy
     evaluation: dict[str, float]
     evaluate_s: float
-    bootstrap_s: float
 
 
 def sample_groups(
-    config: RunConfig, step: int, policy: Policy, *, refill: int, num_prompts: int
+    config: RunConfig, step: int, policy: Policy, pool: Table, *, refill: int, num_prompts: int
 ) -> tuple[RolledOut, Scored]:
     """Issue the nodes that select prompts, roll them out and score the responses."""
     light, gpu = requests(config.resources.light), requests(config.resources.rollout)
     prompts = select_prompts(
-        config=config, step=step, policy=policy, refill=refill, num_prompts=num_prompts
+        config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
     ).with_overrides(requests=light)
     rolled = rollout(
         config=config, step=step, policy=policy, prompts=prompts, refill=refill
@@ -64,6 +64,7 @@ def refill_groups(
     config: RunConfig,
     step: int,
     policy: Policy,
+    pool: Table,
     scored: Table,
     refill: int,
     rollout_s: list[float],
@@ -73,12 +74,13 @@ def refill_groups(
     missing = num_missing_groups(config, scored)
     if missing == 0 or refill > config.rl.dynamic_sampling_rounds:
         return Collected(scored, rollout_s, score_s)
-    rolled, extra = sample_groups(config, step, policy, refill=refill, num_prompts=missing)
+    rolled, extra = sample_groups(config, step, policy, pool, refill=refill, num_prompts=missing)
     merged = merge_groups(config=config, step=step, scored=scored, extra=extra.table)
     return refill_groups(
         config=config,
         step=step,
         policy=policy,
+        pool=pool,
         scored=merged.with_overrides(requests=requests(config.resources.light)),
         refill=refill + 1,
         rollout_s=[*rollout_s, rolled.seconds],
@@ -88,12 +90,18 @@ def refill_groups(
 
 @dynamic(container_image=LIGHT)
 def grpo_step(
-    config: RunConfig, run: Run, step: int, policy: Policy, auxiliary: dict[str, Policy]
+    config: RunConfig,
+    run: Run,
+    step: int,
+    policy: Policy,
+    auxiliary: dict[str, Policy],
+    pool: Table,
+    held_out: Table,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, train, track and checkpoint."""
     light = requests(config.resources.light)
     rolled, scored = sample_groups(
-        config, step, policy, refill=0, num_prompts=config.rollout.prompts_per_step
+        config, step, policy, pool, refill=0, num_prompts=config.rollout.prompts_per_step
     )
     collected = Collected(scored.table, [rolled.seconds], [scored.seconds])
     if config.rl.dynamic_sampling_rounds:
@@ -101,6 +109,7 @@ def grpo_step(
             config=config,
             step=step,
             policy=policy,
+            pool=pool,
             scored=collected.scored,
             refill=1,
             rollout_s=collected.rollout_s,
@@ -122,7 +131,7 @@ def grpo_step(
     }
     evaluation = {}
     if evaluation_due(config, step):
-        evaluated = evaluate(config=config, policy=policy)
+        evaluated = evaluate(config=config, policy=policy, held_out=held_out)
         evaluated.with_overrides(requests=requests(config.resources.rollout))
         evaluation, seconds["evaluate"] = evaluated.metrics, [evaluated.seconds]
     logged = track(
@@ -149,42 +158,49 @@ def segment(
     run: Run,
     policy: Policy,
     auxiliary: dict[str, Policy],
+    pool: Table,
+    held_out: Table,
     start: int,
     stop: int,
 ) -> Policy:
     """Take the steps from `start` up to, but not including, `stop`."""
     for step in range(start, stop):
-        policy = grpo_step(config=config, run=run, step=step, policy=policy, auxiliary=auxiliary)
+        policy = grpo_step(
+            config=config,
+            run=run,
+            step=step,
+            policy=policy,
+            auxiliary=auxiliary,
+            pool=pool,
+            held_out=held_out,
+        )
     return policy
 
 
 @dynamic(container_image=LIGHT)
-def loop(config: RunConfig, run: Run) -> Trained:
+def loop(config: RunConfig, run: Run, first: Policy, pool: Table, held_out: Table) -> Trained:
     """Train from the run's starting point to its last step, in segments."""
-    first = bootstrap_policy(
-        model=config.model,
-        data=config.data,
-        seed=config.job.seed,
-        output_root=config.job.output_root,
-        identity=run.identity,
-    ).with_overrides(requests=requests(config.resources.train))
-    auxiliary = {"reference": first.policy} if config.rl.kl_beta else {}
-    policy = resume_policy(run=run) if run.checkpoint else first.policy
+    auxiliary = {"reference": first} if config.rl.kl_beta else {}
+    policy = resume_policy(run=run) if run.checkpoint else first
     for start in range(run.start_step, config.rl.max_steps, SEGMENT_STEPS):
         policy = segment(
             config=config,
             run=run,
             policy=policy,
             auxiliary=auxiliary,
+            pool=pool,
+            held_out=held_out,
             start=start,
             stop=min(start + SEGMENT_STEPS, config.rl.max_steps),
         )
-    final = evaluate(config=config, policy=policy)
+    final = evaluate(config=config, policy=policy, held_out=held_out)
     final.with_overrides(requests=requests(config.resources.rollout))
-    return Trained(policy, final.metrics, final.seconds, first.seconds)
+    return Trained(policy, final.metrics, final.seconds)
 
 
-@workflow(on_failure=fail_run)
+# By its module: `pyflyte run` offers every task that has a name here, and fails at one that takes
+# an error, as `fail_run` does.
+@workflow(on_failure=closing.fail_run)
 def grpo(recipe: str = "grpo_arithmetic", overrides: str = "", resume_from: str = "") -> str:
     """Train a policy by GRPO or one of its variants; return the path of its last checkpoint.
 
@@ -194,13 +210,30 @@ def grpo(recipe: str = "grpo_arithmetic", overrides: str = "", resume_from: str 
         resume_from: A checkpoint directory of any run to start from.
     """
     config = resolve_config(recipe=recipe, overrides=overrides)
-    run = open_run(config=config, resume_from=resume_from)
-    trained = loop(config=config, run=run)
-    return close_run(
+    first = bootstrap_policy(
+        model=config.model,
+        data=config.data,
+        seed=config.job.seed,
+        output_root=config.job.output_root,
+    )
+    prompts = prepare_prompts(
+        data=config.data,
+        policy=first.policy,
+        max_prompt_tokens=config.rollout.max_prompt_tokens,
+    )
+    run = open_run(config=config, fingerprint=prompts.fingerprint, resume_from=resume_from)
+    trained = loop(
+        config=config,
+        run=run,
+        first=first.policy,
+        pool=prompts.train,
+        held_out=prompts.held_out,
+    )
+    return closing.close_run(
         config=config,
         run=run,
         policy=trained.policy,
         evaluation=trained.evaluation,
         evaluate_s=trained.evaluate_s,
-        bootstrap_s=trained.bootstrap_s,
+        bootstrap_s=first.seconds,
     )

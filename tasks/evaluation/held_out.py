@@ -3,13 +3,11 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 
 from configs.run import RunConfig
 from tasks.annotators.annotate import read_rewards
-from tasks.data.prompts import held_out_table
-from tasks.data.sources import open_source
 from tasks.policy.files import PolicyFiles
-from tasks.policy.tokenizing import encoder
 from tasks.rewards.score import score
 from tasks.sampling.rollout import evaluation_rollout
 
@@ -17,15 +15,13 @@ Z_95 = 1.959964
 """Two-sided 95 % quantile of the standard normal distribution."""
 
 
-def evaluate(config: RunConfig, files: PolicyFiles) -> dict[str, float]:
+def evaluate(config: RunConfig, files: PolicyFiles, held_out: pa.Table) -> dict[str, float]:
     """Return held-out metrics: accuracy with its 95 % interval, mean reward, response length.
 
     A response is right when its reward, before any length penalty, is 1. An unscored one counts as
     not right and is reported.
     """
-    prompts = held_out_table(
-        open_source(config.data), encoder(files), num_prompts=config.evaluation.num_prompts
-    )
+    prompts = held_out.slice(0, config.evaluation.num_prompts)
     table = evaluation_rollout(config, prompts, files)
     plain = config.reward.model_copy(update={"overlong_buffer_tokens": 0})
     rewards = read_rewards(score(table, plain))

@@ -10,14 +10,13 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from configs.data import Data
-from configs.model import EmbeddedModel
+from configs.model import EMBEDDED_CONTEXT, EmbeddedModel
 from tasks.data.arithmetic import EOS, PAD, UNK, VOCABULARY
-from tasks.data.sources import open_source
+from tasks.data.sources import load_problems
 
 WARMUP_STEPS = 50
 CHECK_EVERY = 10
 NUM_CHECK_PROBLEMS = 200
-MAX_POSITIONS = 128
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -48,7 +47,7 @@ def build_model(shape: EmbeddedModel, *, seed: int) -> LlamaForCausalLM:
         intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.num_layers,
         num_attention_heads=shape.num_heads,
-        max_position_embeddings=MAX_POSITIONS,
+        max_position_embeddings=EMBEDDED_CONTEXT,
         initializer_range=shape.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -87,9 +86,7 @@ def bootstrap(shape: EmbeddedModel, data: Data, *, seed: int, to: Path) -> float
 
 def _examples(tokenizer: PreTrainedTokenizerFast, data: Data) -> torch.Tensor:
     """Return every training problem with its answer and end token: [N, L], all of one length."""
-    source = open_source(data)
-    rows = [source.row(index) for index in range(source.num_prompts)]
-    texts = [f"{row.text}{row.answer}{EOS}" for row in rows]
+    texts = [f"{problem.text}{problem.answer}{EOS}" for problem in load_problems(data).train]
     return torch.tensor(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 

@@ -1,12 +1,17 @@
-"""The tokenizer of a policy, kept between the tasks of a process."""
+"""The tokenizer of a policy, and how a problem's text becomes the prompt that it reads."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from configs.data import Data
 from tasks.policy import resident
 from tasks.policy.digests import file_digest
 from tasks.policy.files import PolicyFiles
+
+PLAIN_TEXT = "x"
+"""A text without control tokens, to count those that the template itself writes."""
 
 
 def tokenizer_of(files: PolicyFiles) -> PreTrainedTokenizerBase:
@@ -20,12 +25,61 @@ def tokenizer_of(files: PolicyFiles) -> PreTrainedTokenizerBase:
 
 def tokenizer_digest(files: PolicyFiles) -> str:
     """Return a digest of the tokenizer's files."""
-    names = ("tokenizer.json", "tokenizer_config.json")
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     present = [files.weights / name for name in names if (files.weights / name).is_file()]
     return ":".join(file_digest(path) for path in present)
 
 
-def encoder(files: PolicyFiles) -> Callable[[list[str]], list[list[int]]]:
-    """Return the function from texts to the token ids that the policy reads."""
-    tokenizer = tokenizer_of(files)
+def encoder(
+    tokenizer: PreTrainedTokenizerBase, data: Data
+) -> Callable[[list[str]], list[list[int] | None]]:
+    """Return the function from problems to prompts: token ids, the generation prompt included.
+
+    A chat is put through the template once and never tokenised again. A text whose prompt holds
+    other control tokens than the template's own spells one, and gives None.
+
+    Raises:
+        ValueError: `data.chat` is set and the tokenizer has no chat template.
+    """
+    if data.chat and not tokenizer.chat_template:
+        raise ValueError(
+            "data.chat=true: the model's tokenizer has no chat template; set data.chat=false"
+        )
+    render = _chat(tokenizer, data.system_prompt) if data.chat else _plain(tokenizer)
+    special = control_tokens(tokenizer)
+
+    def control(ids: list[int]) -> Counter[int]:
+        return Counter(token for token in ids if token in special)
+
+    (expected,) = (control(ids) for ids in render([PLAIN_TEXT]))
+
+    def encode(texts: list[str]) -> list[list[int] | None]:
+        return [ids if control(ids) == expected else None for ids in render(texts)]
+
+    return encode
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the ids that steer a model; one that only stands for unknown text is none of them."""
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    steering = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    unknown = {tokenizer.unk_token_id} - steering
+    return special.union(tokenizer.all_special_ids) - unknown
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
     return lambda texts: tokenizer(texts)["input_ids"]
+
+
+def _chat(
+    tokenizer: PreTrainedTokenizerBase, system_prompt: str
+) -> Callable[[list[str]], list[list[int]]]:
+    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+
+    def render(texts: list[str]) -> list[list[int]]:
+        chats = [[*system, {"role": "user", "content": text}] for text in texts]
+        return tokenizer.apply_chat_template(
+            chats, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+
+    return render

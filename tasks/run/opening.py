@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from configs.plan import to_yaml
 from configs.run import RunConfig
-from tasks.data.sources import open_source
 from tasks.policy import checkpoints
 from tasks.policy.checkpoints import Checkpoint
 from tasks.run.files import RUN_FILE, read_json, write_text
@@ -22,16 +21,18 @@ from tasks.tracking.store import open_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from objectives.objective import Objective
+
 
 def open_training_run(
-    config: RunConfig, identity: Mapping[str, object], digest: str, resume_from: str
+    config: RunConfig, objective: "Objective", fingerprint: str, resume_from: str
 ) -> dict[str, object]:
     """Find the starting point, open the MLflow run and write the run's own files.
 
     Args:
         config: the run's.
-        identity: of its objective.
-        digest: of that identity.
+        objective: whose identity the run is tied to.
+        fingerprint: of its prompts.
         resume_from: a checkpoint of any run to start from if this one has none of its own.
 
     Returns:
@@ -44,11 +45,13 @@ def open_training_run(
     directory = Path(config.directory).resolve()
     if config.rl.resume == "off":
         set_aside(directory)
-    wanted = lineage(config, identity)
+    digest = objective.identity_digest()
+    wanted = lineage(config, objective.identity, fingerprint)
     start = starting_point(directory, resume_from, wanted)
     _tell_start(start, config.rl.max_steps)
     client = open_store(config.tracking.uri, config.job.output_root)
-    run_id = _tracking_run(client, config, directory, start, digest)
+    tags = _tags(config, digest, fingerprint)
+    run_id = _tracking_run(client, config, directory, start, tags)
     fields = {
         "mlflow_run_id": run_id,
         "directory": str(directory),
@@ -114,18 +117,10 @@ def _tracking_run(
     config: RunConfig,
     directory: Path,
     start: Checkpoint | None,
-    digest: str,
+    tags: Mapping[str, str],
 ) -> str:
     """Continue the tracking run of this directory, or create one."""
     text, params = to_yaml(config), config.model_dump()
-    tags = run_tags(
-        algorithm=config.algorithm,
-        objective_identity=digest,
-        data_fingerprint=open_source(config.data).fingerprint(),
-        code_version=code_version(),
-        flyte_execution=os.environ.get("FLYTE_INTERNAL_EXECUTION_ID", "local"),
-        seed=config.job.seed,
-    )
     own = read_json(directory / RUN_FILE).get("mlflow_run_id", "")
     continued = start is not None and start.path.is_relative_to(directory)
     if own and continued:
@@ -140,6 +135,17 @@ def _tracking_run(
         params=params,
         tags=tags,
         config_text=text,
+    )
+
+
+def _tags(config: RunConfig, digest: str, fingerprint: str) -> dict[str, str]:
+    return run_tags(
+        algorithm=config.algorithm,
+        objective_identity=digest,
+        data_fingerprint=fingerprint,
+        code_version=code_version(),
+        flyte_execution=os.environ.get("FLYTE_INTERNAL_EXECUTION_ID", "local"),
+        seed=config.job.seed,
     )
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+from transformers import PreTrainedModel
 
 from configs.run import RunConfig
 from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, require
@@ -83,11 +84,22 @@ def _sampler(config: RunConfig, files: PolicyFiles) -> HfSampler:
     model = resident.borrow(
         "policy", files.digest, lambda: load_model(files.weights, dtype=config.model.dtype)
     )
+    _check_context(config, model)
     tokenizer = tokenizer_of(files)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return HfSampler(
         model=model, stop_token_ids=frozenset(stop_tokens(model, tokenizer)), pad_token_id=pad
     )
+
+
+def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
+    context = getattr(model.config, "max_position_embeddings", None)
+    needed = config.rollout.max_prompt_tokens + config.rollout.max_tokens
+    if context is not None and needed > context:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_tokens = {needed} exceeds the context "
+            f"of the model, {context} tokens; lower one of them"
+        )
 
 
 def _check_lengths(tokens: list[list[int]], prompts: pa.Table, bound: int) -> None:

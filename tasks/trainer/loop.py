@@ -37,6 +37,7 @@ class Trained:
     """What a training step returns: the updated policy and what is worth telling about it."""
 
     policy: PolicyFiles
+    identity: str
     metrics: dict[str, float]
 
 
@@ -86,7 +87,11 @@ def train(
     _attest(table, files)
     session = checkout(config, files)
     metrics = _updates(config, objective, session, read_rows(table))
-    return Trained(policy=publish(session, files, to), metrics=_with_alarm(config, metrics))
+    return Trained(
+        policy=publish(session, files, to),
+        identity=objective.identity_digest(),
+        metrics=_with_alarm(config, metrics),
+    )
 
 
 def _reference(config: RunConfig, auxiliary: Mapping[str, PolicyFiles]) -> ReferenceScorer | None:
@@ -147,7 +152,8 @@ def _updates(
     updates = [_one_update(config, objective, session, chunks) for chunks in batches]
     if objective.old_logp_cache is not None:
         objective.old_logp_cache.clear()
-    return {**_report(updates), **_padding(batches), "train/learning_rate": _rate(config, session)}
+    rate = session.state.optimizer.param_groups[0]["lr"]
+    return {**_report(updates), **_padding(batches), "train/learning_rate": rate}
 
 
 def _chunks(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]) -> Chunks:

@@ -1,5 +1,7 @@
 """Checks that run with the program, before the first update: cheap, and fatal when they fail."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -125,7 +127,9 @@ def certify_forward(
     Raises:
         ValueError: if a sequence's two means differ by more than a tenth of it.
     """
-    worst = max((abs(first[row] - second[row]), row) for row in first)
+    ratios = ((abs(first[row] - second[row]), row) for row in first)
+    # A NaN compares with nothing, so that `max` alone would pass over it.
+    worst = max(ratios, key=lambda ratio: (math.isnan(ratio[0]), *ratio))
     bound = smaller_epsilon / 10
     if not worst[0] <= bound:
         raise ValueError(

@@ -77,10 +77,10 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 def test_a_required_setting_that_is_absent_is_named_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match="job.name: required, but .* add job.name to it"):
+    with pytest.raises(ValueError, match=r"job\.name: required, but .* add job\.name to it"):
         validate({"algorithm": "grpo", "job": {}})
 
 
 def test_a_scalar_in_place_of_a_whole_section_offers_no_default() -> None:
-    with pytest.raises(ValueError, match="a section of settings, got str$"):
+    with pytest.raises(ValueError, match=r"a section of settings, got str$"):
         validate({"algorithm": "grpo", "job": {"name": "x"}, "rl": "clipped"})

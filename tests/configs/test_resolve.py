@@ -146,8 +146,8 @@ def test_an_override_that_cannot_be_read_is_a_value_error(overrides: str, told: 
 
 
 def test_a_value_may_refer_to_another() -> None:
-    config = resolve("grpo_arithmetic", "job.name=${algorithm}_${job.seed}")
-    assert config.job.name == "grpo_0"
+    config = resolve("grpo_arithmetic", "job.name=${algorithm}_${rl.max_steps}")
+    assert config.job.name == "grpo_200"
 
 
 def test_validating_twice_changes_nothing() -> None:

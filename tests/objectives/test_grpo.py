@@ -410,7 +410,7 @@ SETTINGS = {
     "loss_type": ({}, "seq-mean-token-mean"),
     "importance_sampling_level": ({"lower_bound_ratio": 0.0}, "sequence"),
     "epsilon_low": ({}, 0.05),
-    "epsilon_high": ({}, 0.05),
+    "epsilon_high": ({}, 1.5),
     "lower_bound_ratio": ({}, 1.3),
     "temperature": ({}, 0.5),
     "sapo_temperature_positive": ({}, 3.0),

@@ -62,7 +62,7 @@ def make_rows(
         responses=list(responses),
         masks=[np.full(r, row not in masked) for row, (_, r) in enumerate(lengths)],
         advantages=rng.normal(size=len(lengths)).astype(np.float32),
-        engine_logprobs=[np.log(rng.uniform(0.1, 0.9, r)).astype(np.float32) for _, r in lengths],
+        engine_logprobs=[np.log(rng.uniform(0.02, 0.12, r)).astype(np.float32) for _, r in lengths],
     )
 
 

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from objectives.objective import Objective, Reduction
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.proofs import prove_reduction, stagger
-from tests.trainer import objectives_under_test as under_test
+from tests.trainer import losses
 from tests.trainer.builders import learned_positions, rotary
 from tests.trainer.step_runs import chunks_of, objective_of
 
@@ -29,20 +29,20 @@ def _prove(objective: Objective, precision: str, accelerator: Accelerator) -> fl
 def compute() -> dict:
     accelerator = Accelerator(cpu=True)
     wrong = {
-        "sequences as tokens": under_test.custom(under_test.sequences_as_tokens),
-        "weight of another mask": under_test.custom(under_test.weight_of_another_mask),
-        "tokens under MEAN": under_test.custom(under_test.token_mean, Reduction.MEAN),
+        "sequences as tokens": losses.custom(losses.sequences_as_tokens),
+        "weight of another mask": losses.custom(losses.weight_of_another_mask),
+        "tokens under MEAN": losses.custom(losses.token_mean, Reduction.MEAN),
     }
     right = {
-        "token mean": under_test.custom(under_test.token_mean),
-        "two terms": under_test.custom(under_test.two_terms),
-        "mean": under_test.custom(under_test.mean_over_sequences, Reduction.MEAN),
+        "token mean": losses.custom(losses.token_mean),
+        "two terms": losses.custom(losses.two_terms),
+        "mean": losses.custom(losses.mean_over_sequences, Reduction.MEAN),
     }
     return {
         precision: {
             **{
                 recipe: _prove(objective_of(recipe, precision), precision, accelerator)
-                for recipe in under_test.RECIPES
+                for recipe in losses.RECIPES
             },
             **{
                 name: _prove(objective, precision, accelerator)

@@ -8,7 +8,7 @@ from accelerate import Accelerator, debug_launcher
 from torch import Tensor
 
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
-from tests.trainer import objectives_under_test as under_test
+from tests.trainer import losses
 from tests.trainer.builders import learned_positions
 from tests.trainer.step_runs import (
     NUM_TRAINING,
@@ -32,8 +32,8 @@ assert all(
 def _gradients(accelerator: Accelerator, rank: int) -> dict[tuple[str, str], Gradient]:
     module = accelerator.prepare_model(PolicyModel(learned_positions().double()))
     policy = PolicyAdapter(module)
-    objectives = {recipe: objective_of(recipe, "fp64") for recipe in under_test.RECIPES}
-    objectives["two terms"] = under_test.custom(under_test.two_terms)
+    objectives = {recipe: objective_of(recipe, "fp64") for recipe in losses.RECIPES}
+    objectives["two terms"] = losses.custom(losses.two_terms)
     return {
         (recipe, name): step_gradient(
             policy, objective, chunks_of(shares[rank], torch.float64), accelerator
@@ -45,7 +45,7 @@ def _gradients(accelerator: Accelerator, rank: int) -> dict[tuple[str, str], Gra
 
 def _moved(accelerator: Accelerator, rank: int) -> Tensor:
     share = SHARES["unequal rows"][rank]
-    objective = under_test.custom(under_test.token_mean)
+    objective = losses.custom(losses.token_mean)
     return sgd_update(objective, share, accelerator, max_grad_norm=0.01)["moved"]
 
 

@@ -15,7 +15,7 @@ from objectives.objective import Objective, Reduction
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.rows import Rows
 from tasks.trainer.step import gradients, update
-from tests.trainer import objectives_under_test as under_test
+from tests.trainer import losses
 from tests.trainer.builders import batch_of, learned_positions, make_rows, rotary
 
 LENGTHS = ((4, 3), (2, 5), (6, 1), (3, 4), (5, 2), (2, 2), (3, 6), (4, 1), (2, 3), (5, 4))
@@ -80,7 +80,7 @@ def objective_of(recipe: str, precision: str) -> Objective:
     build, dtype = PRECISIONS[precision]
     behaviour = PolicyAdapter(PolicyModel(build(5).to(dtype)))
     (everything,) = chunks_of([range(len(LENGTHS))], dtype)
-    return under_test.built_in(recipe, behaviour=behaviour, everything=everything)
+    return losses.built_in(recipe, behaviour=behaviour, everything=everything)
 
 
 def step_gradient(
@@ -106,7 +106,7 @@ def _recipe_gradients(accelerator: Accelerator) -> dict[tuple[str, str], dict]:
     found = {}
     for precision, (build, dtype) in PRECISIONS.items():
         policy = PolicyAdapter(PolicyModel(build(0).to(dtype)))
-        for recipe in under_test.RECIPES:
+        for recipe in losses.RECIPES:
             objective = objective_of(recipe, precision)
             (whole,) = chunks_of(WHOLE, dtype)
             found[precision, recipe] = {
@@ -122,8 +122,8 @@ def _recipe_gradients(accelerator: Accelerator) -> dict[tuple[str, str], dict]:
 def _custom_gradients(accelerator: Accelerator) -> dict[str, dict[str, Gradient]]:
     policy = PolicyAdapter(PolicyModel(learned_positions().double()))
     named = {
-        "two terms": under_test.custom(under_test.two_terms),
-        "mean": under_test.custom(under_test.mean_over_sequences, Reduction.MEAN),
+        "two terms": losses.custom(losses.two_terms),
+        "mean": losses.custom(losses.mean_over_sequences, Reduction.MEAN),
     }
     return {
         name: {
@@ -137,7 +137,7 @@ def _custom_gradients(accelerator: Accelerator) -> dict[str, dict[str, Gradient]
 def _two_terms_directly() -> Tensor:
     policy = PolicyAdapter(PolicyModel(learned_positions().double()))
     (whole,) = chunks_of(WHOLE, torch.float64)
-    terms, _ = under_test.two_terms(policy, whole)
+    terms, _ = losses.two_terms(policy, whole)
     sum(term.numerator / term.weight for term in terms).backward()
     return flat_gradient(policy)
 
@@ -174,13 +174,13 @@ def sgd_update(
 
 
 def _updates(accelerator: Accelerator) -> dict[str, dict]:
-    token_mean = under_test.custom(under_test.token_mean)
+    token_mean = losses.custom(losses.token_mean)
     return {
         "plain": sgd_update(token_mean, WHOLE, accelerator),
         "clipped": sgd_update(token_mean, WHOLE, accelerator, max_grad_norm=0.01),
         "below the clip": sgd_update(token_mean, WHOLE, accelerator, max_grad_norm=1e6),
         "all masked": sgd_update(token_mean, [[8], [9]], accelerator),
-        "infinite": sgd_update(under_test.custom(under_test.infinite), WHOLE, accelerator),
+        "infinite": sgd_update(losses.custom(losses.infinite), WHOLE, accelerator),
     }
 
 

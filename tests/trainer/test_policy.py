@@ -71,9 +71,7 @@ def test_entropy_is_absent_unless_asked_for(build: Callable) -> None:
 def test_tokens_that_do_not_train_are_read_all_the_same(build: Callable) -> None:
     model = build()
     trained = adapter(model).token_logprobs(batch_of(make_rows()), temperature=1.0)
-    masked = adapter(model).token_logprobs(
-        batch_of(make_rows(masked=range(4))), temperature=1.0
-    )
+    masked = adapter(model).token_logprobs(batch_of(make_rows(masked=range(4))), temperature=1.0)
     assert torch.equal(trained.logprobs, masked.logprobs)
 
 

@@ -31,14 +31,18 @@ RECIPES = {
     "legacy_pg": {"grpo_surrogate": "legacy_pg"},
     "kl and entropy": TERMS,
     "engine truncate": {"engine_correction": "truncate", "engine_correction_high": 1.5},
-    "engine mask": {"engine_correction": "mask"},
-    "engine sequence-mask": {"engine_correction": "sequence-mask"},
+    **{
+        f"engine {kind}": {
+            "engine_correction": kind,
+            "engine_correction_low": 0.2,
+            "engine_correction_high": 5.0,
+        }
+        for kind in ("mask", "sequence-mask")
+    },
 }
 
 
-def built_in(
-    recipe: str, *, behaviour: PolicyAdapter, everything: TrajectoryBatch
-) -> Objective:
+def built_in(recipe: str, *, behaviour: PolicyAdapter, everything: TrajectoryBatch) -> Objective:
     """Build a recipe whose old log-probabilities are another policy's, so that ratios are not 1."""
     objective = build_objective(
         Rl(mini_batches=2, **RECIPES[recipe]),

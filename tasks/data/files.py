@@ -1,0 +1,82 @@
+"""Problems read from JSON lines or Parquet, on disk or on any store that fsspec opens."""
+
+import json
+from pathlib import PurePosixPath
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.data import Data
+from tasks.data.problems import Problem, Problems
+
+
+def file_problems(data: Data) -> Problems:
+    """Return the problems of `data.path`, and those of `data.held_out_path` or a random part of it.
+
+    Raises:
+        FileNotFoundError: if a file is not there.
+        ValueError: naming the file and row that cannot be used, or if too few rows are left.
+    """
+    rows = read_problems(data.path, data)
+    if data.held_out_path:
+        return Problems(rows, read_problems(data.held_out_path, data))
+    if data.num_held_out >= len(rows):
+        raise ValueError(
+            f"data.num_held_out={data.num_held_out} leaves nothing of the {len(rows)} rows of "
+            f"{data.path} to train on; lower it or set data.held_out_path"
+        )
+    order = np.random.Generator(np.random.PCG64(data.seed)).permutation(len(rows)).tolist()
+    shuffled = [rows[index] for index in order]
+    return Problems(shuffled[: -data.num_held_out], shuffled[-data.num_held_out :])
+
+
+def read_problems(path: str, data: Data) -> list[Problem]:
+    """Return every row of a file as a problem, in the file's order.
+
+    The whole row travels along as JSON in `payload`, so that a reward can read other columns.
+    """
+    name = PurePosixPath(path).name
+    return [
+        Problem(
+            problem_id=f"{name}/{number}",
+            source=name,
+            text=_text(row, data.prompt_field, path, number),
+            answer=_text(row, data.answer_field, path, number),
+            payload=json.dumps(row, ensure_ascii=False, default=str),
+        )
+        for number, row in enumerate(_rows(path))
+    ]
+
+
+def _rows(path: str) -> list[dict[str, object]]:
+    with fsspec.open(path, "rb") as file:
+        content = file.read()
+    if path.endswith(".parquet"):
+        return pq.read_table(pa.BufferReader(content)).to_pylist()
+    if path.endswith((".jsonl", ".json")):
+        return [_json_row(line, path, n) for n, line in enumerate(content.splitlines()) if line]
+    raise ValueError(f"data.path={path!r}: expected a file that ends in .jsonl or .parquet")
+
+
+def _json_row(line: bytes, path: str, number: int) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number + 1}: not valid JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise ValueError(  # noqa: TRY004
+            f"{path}, line {number + 1}: expected a JSON object, got {type(row).__name__}"
+        )
+    return row
+
+
+def _text(row: dict[str, object], field: str, path: str, number: int) -> str:
+    value = row.get(field)
+    if isinstance(value, str | int | float) and str(value).strip():
+        return str(value).encode("utf-8", "replace").decode()
+    raise ValueError(
+        f"{path}, row {number}: field {field!r} is {value!r}, expected text; the row has "
+        f"{sorted(row)}: set data.prompt_field and data.answer_field"
+    )

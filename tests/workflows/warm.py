@@ -1,0 +1,87 @@
+"""Runs command lines of flytekit, each in a fork of one process that has imported everything.
+
+An import of the libraries takes ten times as long as a run of the tests. A fork starts from the
+imports alone: no model, no store and no loop exists yet.
+
+Requests and answers are JSON lines: `{"argv", "cwd", "env", "log"}` gives the process id, and
+`{"wait", "timeout_s"}` the exit status.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+
+
+def main() -> None:
+    from flytekit.bin.entrypoint import execute_task_cmd
+    from flytekit.clis.sdk_in_container.pyflyte import main as pyflyte
+
+    import mlflow.store.tracking.sqlalchemy_store
+
+    import tasks.evaluation.held_out
+    import tasks.policy.embedded
+    import tasks.tracking.store
+    import tasks.trainer.loop
+    import workflows.grpo  # noqa: F401
+
+    programs = {"pyflyte": pyflyte, "pyflyte-execute": execute_task_cmd}
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = wait(**request) if "wait" in request else start(programs, **request)
+        print(answer, flush=True)
+
+
+def start(
+    programs: dict[str, Callable[..., object]],
+    argv: list[str],
+    cwd: str,
+    env: dict[str, str],
+    log: str,
+) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        enter(cwd, env, log)
+        programs[argv[0]](argv[1:], standalone_mode=False)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def enter(cwd: str, env: dict[str, str], log: str) -> None:
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(cwd)
+    os.environ.update(env)
+    sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
+    tempfile.tempdir = None
+    random.seed()  # flytekit names its directories by this generator
+
+
+def wait(wait: int, timeout_s: float) -> int:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(wait, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(wait, signal.SIGKILL)
+    os.waitpid(wait, 0)
+    return 124
+
+
+if __name__ == "__main__":
+    main()
