@@ -38,7 +38,7 @@ fix: $(READY) ## Format, and apply safe lint fixes
 	$(BIN)/ruff check --fix .
 
 bench: $(READY) ## Measure what a step costs
-	$(BIN)/python -m tests.bench.orchestration
+	$(BIN)/python -m tests.bench
 
 docs: $(READY) ## Write the generated pages
 	$(BIN)/python -m configs reference > docs/configuration.md

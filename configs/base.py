@@ -15,7 +15,6 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
 
     def changed(self) -> set[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from configs.base import Section
+from configs.docstrings import field_docstrings
 from configs.preflight import CONTRADICTIONS, INERT, WARNINGS, Rule
 from configs.run import RunConfig
 
@@ -69,8 +70,9 @@ def reference() -> str:
 def _section(name: str, model: type[Section]) -> Iterator[str]:
     """Return a section's heading and table, and then those of the sections within it."""
     inner = {field: kind for field, kind in _sections(model).items() if kind is not None}
+    meanings = field_docstrings(model)
     rows = [
-        (f"`{field}`", _type(schema), _default(model, field), str(schema["description"]))
+        (f"`{field}`", _type(schema), _default(model, field), meanings[field])
         for field, schema in _properties(model).items()
         if field not in inner
     ]

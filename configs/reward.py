@@ -9,7 +9,24 @@ class Reward(Section):
     """The reward function and what is done about failures."""
 
     provider: str = "exact_match"
-    """`exact_match`, or `package.module:function` of a `(text, answer, payload) -> Score`."""
+    """`exact_match`, `gsm8k`, `format`, `length`, or `package.module:function` of your own, such
+    as `tasks.rewards.judge:judge`."""
+
+    parts: dict[str, float] = Field(default_factory=dict)
+    """Provider to weight, for a weighted sum in place of the one `provider`; empty: none."""
+
+    arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Keyword arguments; each goes to every provider that has a parameter of that name."""
+
+    timeout_s: float = Field(default=10.0, gt=0.0)
+    """Seconds after which the process that scores a response is killed; its reward is null."""
+
+    num_workers: int = Field(default=0, ge=0)
+    """Processes that score, other than by `exact_match`, `format` and `length`, which need none;
+    0: one per CPU, at most 8."""
+
+    worker_memory_mib: int = Field(default=4096, ge=0)
+    """Memory that one such process may allocate, so that it fails before the machine; 0: any."""
 
     max_error_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
     """The step stops when more than this fraction of responses could not be scored."""

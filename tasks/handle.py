@@ -13,7 +13,7 @@ from tasks.policy.files import PolicyFiles
 class Policy(BaseModel):
     """One version of the policy; its directories are never written twice."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: int
     """Updates that it has behind it; rows that it sampled carry this number."""
@@ -50,7 +50,7 @@ class Policy(BaseModel):
 class Run(BaseModel):
     """What tasks need to know of the run that they are part of."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mlflow_run_id: str
     """The tracking run; empty: nothing is tracked."""

@@ -1,12 +1,18 @@
 """The pages under `docs/` and the README say what the code does: names, links, examples."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from configs.messages import MOVED
+from configs.plan import flatten
+from configs.resolve import resolve
 from objectives.grpo_metrics import METRIC_ADAPTER
 from tasks.annotators.summary import group_summary
 from tasks.run.closing import STAGES
@@ -108,11 +114,40 @@ def test_paths_and_make_targets_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_ids)
 def test_settings_that_a_page_names_exist(page: Path) -> None:
-    from configs.plan import flatten
-    from configs.resolve import resolve
-
-    known = flatten(resolve("arithmetic")).keys()
+    known = flatten(resolve("arithmetic")).keys() | MOVED.keys()
     sections = {key.split(".")[0] for key in known} - {"algorithm"}
     for key in re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:=[^`]*)?`", page.read_text()):
         is_known = key in known or any(name.startswith(f"{key}.") for name in known)
         assert is_known or key.startswith("rl.builder_arguments"), key
+
+
+def test_the_tree_in_the_readme_has_every_directory_of_code_and_no_other() -> None:
+    tree = re.findall(r"^([a-z_/]+/) +\S", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert all((ROOT / path).is_dir() for path in tree)
+    packages = {f"{path.parent.relative_to(ROOT)}/" for path in ROOT.glob("[a-z]*/**/__init__.py")}
+    assert {path for path in packages if not path.startswith("tests/")} <= set(tree)
+
+
+def test_the_first_screen_of_the_readme_has_the_two_commands_and_no_other() -> None:
+    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    commands = re.search(r"```\n(.*?)```", screen, re.DOTALL)
+    assert commands is not None
+    assert [line.split("#")[0].split() for line in commands[1].splitlines()] == [
+        ["make", "grpo"],
+        ["make", "test"],
+    ]
+
+
+def test_the_help_of_the_workflow_lists_what_can_be_run_alone() -> None:
+    pyflyte = Path(sys.executable).with_name("pyflyte")
+    done = subprocess.run(
+        [pyflyte, "run", "workflows/grpo.py", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f" {name} " in done.stdout for name in ("grpo", "grpo_step", "segment", "evaluate"))

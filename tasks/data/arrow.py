@@ -49,7 +49,13 @@ def content_digest(table: pa.Table) -> str:
     return digest.hexdigest()
 
 
-Table = Annotated[pa.Table, HashMethod(content_digest)]
+def _digest(value: pa.Table | StructuredDataset) -> str:
+    """Return the digest of a task's table; one named on a command line comes as a reference."""
+    table = value if isinstance(value, pa.Table) else value.open(pa.Table).all()
+    return content_digest(table)
+
+
+Table = Annotated[pa.Table, HashMethod(_digest)]
 """What a task returns: cached tasks downstream hit on equal content, wherever it is stored."""
 
 

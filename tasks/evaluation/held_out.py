@@ -20,7 +20,15 @@ def evaluate(config: RunConfig, files: PolicyFiles, held_out: pa.Table) -> dict[
 
     A response is right when its reward, before any length penalty, is 1. An unscored one counts as
     not right and is reported.
+
+    Raises:
+        ValueError: there are fewer held-out prompts than `evaluation.num_prompts`.
     """
+    if config.evaluation.num_prompts > len(held_out):
+        raise ValueError(
+            f"evaluation.num_prompts={config.evaluation.num_prompts} exceeds the {len(held_out)} "
+            "usable held-out prompts; lower it"
+        )
     prompts = held_out.slice(0, config.evaluation.num_prompts)
     table = evaluation_rollout(config, prompts, files)
     plain = config.reward.model_copy(update={"overlong_buffer_tokens": 0})

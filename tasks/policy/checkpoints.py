@@ -5,18 +5,20 @@ A checkpoint is a directory `step-000012` with `weights/` (a Hugging Face direct
 manifest last and then renamed, so a reader never meets half of one.
 """
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tasks.policy.digests import file_digest
 from tasks.policy.files import PolicyFiles
 
 MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest_digest"
 PREFIX = "step-"
 WEIGHTS, TRAINER_STATE = "weights", "trainer_state"
 UNFINISHED = ".unfinished-"
@@ -75,7 +77,8 @@ def publish(
             str(path.relative_to(unfinished)): file_digest(path) for path in _files(unfinished)
         },
     }
-    _write_synced(unfinished / MANIFEST, json.dumps(body, indent=2).encode())
+    manifest = {**body, MANIFEST_DIGEST: _body_digest(body)}
+    _write_synced(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())
     _sync_directory(unfinished)
     _swap_in(unfinished, target)
     return cast("Checkpoint", read(target))
@@ -83,12 +86,8 @@ def publish(
 
 def read(path: Path) -> Checkpoint | None:
     """Return the checkpoint in a directory, or None if it is absent, partial or altered."""
-    try:
-        body = json.loads((path / MANIFEST).read_text())
-        intact = all(file_digest(path / name) == digest for name, digest in body["files"].items())
-    except (OSError, ValueError, KeyError):
-        return None
-    if not intact:
+    body = _intact_manifest(path)
+    if body is None:
         return None
     policy = PolicyFiles(
         version=body["version"],
@@ -104,6 +103,22 @@ def read(path: Path) -> Checkpoint | None:
         lineage=body["lineage"],
         mlflow_run_id=body["mlflow_run_id"],
     )
+
+
+def _intact_manifest(path: Path) -> dict[str, Any] | None:
+    """Return the manifest's body if it and all files that it lists are as they were written."""
+    try:
+        body = json.loads((path / MANIFEST).read_text())
+        if not isinstance(body, dict) or body.pop(MANIFEST_DIGEST, None) != _body_digest(body):
+            return None
+        intact = all(file_digest(path / name) == digest for name, digest in body["files"].items())
+    except (OSError, ValueError):
+        return None
+    return body if intact else None
+
+
+def _body_digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def newest(root: Path) -> Checkpoint | None:

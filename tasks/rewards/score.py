@@ -1,28 +1,26 @@
 """ROLLOUTS to SCORED: one verdict per response."""
 
-import importlib
-import logging
+import math
 
 import numpy as np
 import pyarrow as pa
 
 from configs.reward import Reward
 from tasks.data.schemas import ROLLOUTS, SCORED, extend, lengths, require
-from tasks.rewards.exact_match import NOT_AN_ANSWER, exact_match
 from tasks.rewards.overlong import overlong_penalties
-from tasks.rewards.reward import RewardFunction, Score
+from tasks.rewards.reward import Score
+from tasks.rewards.verdicts import judge, too_many_failures
 
 MAX_DETAIL_CHARACTERS = 500
 ABORTED = Score(None, "error", detail="the engine aborted the response")
-
-logger = logging.getLogger(__name__)
 
 
 def score(table: pa.Table, reward: Reward, *, max_tokens: int | None = None) -> pa.Table:
     """Return the SCORED table of a ROLLOUTS one.
 
-    A reward function that raises, and a response that the engine aborted, give a null reward with
-    status `error`. For `exact_match` a response that ran into the token limit is `wrong-format`
+    A reward function that raises or whose process dies, and a response that the engine aborted,
+    give a null reward with status `error`; one that takes longer than `reward.timeout_s` gives
+    `timeout`. For `exact_match` a response that ran into the token limit is `wrong-format`
     whatever it says, as it has not ended its answer; other functions judge its text.
 
     Args:
@@ -37,8 +35,8 @@ def score(table: pa.Table, reward: Reward, *, max_tokens: int | None = None) -> 
     """
     table = require(table, ROLLOUTS, stage="score")
     penalties = _penalties(table, reward, max_tokens)
-    scores = _scores(table, reward.provider)
-    _check_errors(scores, reward.max_error_fraction)
+    scores = _scores(table, reward)
+    _check_errors(scores, len(scores), reward.max_error_fraction)
     values = np.array([np.nan if s.value is None else s.value for s in scores], dtype=np.float64)
     columns = {
         "reward": pa.array(values + penalties, pa.float32(), from_pandas=True),
@@ -49,59 +47,28 @@ def score(table: pa.Table, reward: Reward, *, max_tokens: int | None = None) -> 
     return extend(table, SCORED, columns, stage="score")
 
 
-def load_provider(provider: str) -> RewardFunction:
-    """Return the function that `reward.provider` names.
-
-    Raises:
-        ValueError: it is neither `exact_match` nor the import path of a callable.
-    """
-    if provider == "exact_match":
-        return exact_match
-    module, _, name = provider.partition(":")
-    remedy = "expected exact_match or package.module:function"
-    if not module or not name:
-        raise ValueError(f"reward.provider={provider!r}: {remedy}")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"reward.provider={provider!r}: {error}; {remedy}") from error
-    if callable(function):
-        return function
-    raise ValueError(f"reward.provider={provider!r}: {function!r} cannot be called; {remedy}")
-
-
-def _scores(table: pa.Table, provider: str) -> list[Score]:
-    function = load_provider(provider)
-    unfinished = {"abort": ABORTED}
-    if function is exact_match:
-        unfinished["length"] = NOT_AN_ANSWER
-    names = ("finish_reason", "response_text", "answer", "payload")
+def _scores(table: pa.Table, reward: Reward) -> list[Score]:
+    names = ("response_text", "answer", "payload")
     rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
-    return [unfinished.get(reason) or _judge(function, *texts) for reason, *texts in rows]
-
-
-def _judge(function: RewardFunction, response_text: str, answer: str, payload: str) -> Score:
-    try:
-        verdict = function(response_text, answer, payload)
-    except Exception as error:
-        logger.debug("the reward function failed on %r", response_text, exc_info=True)
-        return Score(None, "error", detail=f"{type(error).__name__}: {error}")
-    if not isinstance(verdict, Score):
-        raise TypeError(
-            f"the reward function {function.__module__}:{function.__qualname__} returned"
-            f" {type(verdict).__name__}, expected tasks.rewards.reward.Score"
+    reasons = table.column("finish_reason").to_pylist()
+    whole = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason != "abort"]
+    num_aborted = len(reasons) - len(whole)
+    _check_errors([ABORTED] * num_aborted, len(reasons), reward.max_error_fraction)
+    scores = iter(
+        judge(
+            [row for row, _ in whole],
+            reward,
+            cut=[reason == "length" for _, reason in whole],
+            max_failures=math.floor(reward.max_error_fraction * len(reasons)) - num_aborted,
         )
-    return verdict
+    )
+    return [ABORTED if reason == "abort" else next(scores) for reason in reasons]
 
 
-def _check_errors(scores: list[Score], max_fraction: float) -> None:
+def _check_errors(scores: list[Score], num_rows: int, max_fraction: float) -> None:
     failed = [s for s in scores if s.value is None]
-    if len(failed) > max_fraction * len(scores):
-        raise ValueError(
-            f"{len(failed)} of {len(scores)} responses could not be scored, expected at most"
-            f" reward.max_error_fraction={max_fraction}; the first:"
-            f" {failed[0].detail[:MAX_DETAIL_CHARACTERS]}"
-        )
+    if len(failed) > max_fraction * num_rows:
+        raise too_many_failures(failed, num_rows, max_fraction)
 
 
 def _penalties(table: pa.Table, reward: Reward, max_tokens: int | None) -> np.ndarray:

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from configs.base import Section
+from configs.docstrings import field_docstrings
 from configs.resolve import resolve
 from configs.run import RunConfig
 
@@ -31,9 +32,9 @@ def test_a_section_states_at_most_fifteen_fields_of_its_own(section: type[Sectio
 
 @pytest.mark.parametrize("section", sorted(set(sections()), key=lambda c: c.__name__))
 def test_every_field_is_described_in_a_sentence(section: type[Section]) -> None:
-    for name, field in section.model_fields.items():
-        assert field.description, f"{section.__name__}.{name} has no docstring"
-        assert field.description.endswith("."), f"{section.__name__}.{name}"
+    described = field_docstrings(section)
+    assert list(described) == list(section.model_fields)
+    assert all(text.endswith(".") for text in described.values())
 
 
 def test_a_default_is_never_shared_between_two_configs() -> None:

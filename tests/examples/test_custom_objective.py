@@ -63,6 +63,19 @@ def test_the_gradient_of_a_negative_row_is_scaled_and_that_of_a_positive_one_is_
         assert plain.abs().max() > 0
 
 
+def test_the_ratio_is_taken_against_the_frozen_policy_and_clipped() -> None:
+    one = make_batch((1,))
+    for sign, expected in ((1.0, lambda r: -min(r, 1.2)), (-1.0, lambda r: 0.5 * max(r, 0.8))):
+        one.advantages.fill_(sign)
+        policy, old = BigramPolicy(seed=1), BigramPolicy(seed=5)
+        now, before = (p.token_logprobs(one, temperature=1.0).logprobs[0, 0] for p in (policy, old))
+        ratio = (now - before).exp().item()
+        assert abs(ratio - 1) > 0.05
+        objective = _objective(mini_batches=2)
+        freeze(objective, one, old)
+        assert objective.fn(policy, one)[0].item() == pytest.approx(expected(ratio))
+
+
 @pytest.mark.parametrize("loss_type", ["token-mean", "seq-mean-token-sum-fixed"])
 def test_a_step_is_the_same_however_its_rows_are_cut(loss_type: str) -> None:
     batch, policy = make_batch(), BigramPolicy()

@@ -1,5 +1,8 @@
 """A small run and its untrained policy on disk."""
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,3 +68,11 @@ def problems(count: int, *, first: int = 0) -> pa.Table:
         prompt_tokens=[[VOCABULARY.index(symbol) for symbol in text] for text in texts],
         answer=[f"{left + right:02d}" for left, right in pairs],
     )
+
+
+def copied_policy(policy: PolicyFiles, to: Path, *, generation: dict) -> PolicyFiles:
+    """The same weights under a generation config with some more settings."""
+    shutil.copytree(policy.weights, to / "weights")
+    path = to / "weights" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **generation}))
+    return replace(policy, weights=to / "weights")

@@ -5,7 +5,6 @@ An `Accelerator` configures its whole process, so none is made in the process of
 
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,43 +17,37 @@ TIMEOUT_S = 240
 
 
 def computed(part: str) -> Any:
-    """Return what one part of `main` computed, or raise what it raised."""
-    result = _everything()[part]
-    if isinstance(result, Exception):
-        raise result
-    return result
+    """Return what one part of `main` computed, or fail with what the child printed."""
+    results, errors = _everything()
+    assert part in results, errors
+    return results[part]
 
 
 @cache
-def _everything() -> dict[str, Any]:
+def _everything() -> tuple[dict[str, Any], str]:
     with TemporaryDirectory() as directory:
-        written = Path(directory, "results.pt")
-        command = [sys.executable, "-m", "tests.trainer.children", str(written)]
+        command = [sys.executable, "-m", "tests.trainer.children", directory]
         child = subprocess.run(
             command, cwd=ROOT, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
         )
-        assert child.returncode == 0, child.stderr[-4000:]
-        return torch.load(written, weights_only=False)
+        written = Path(directory).glob("*.pt")
+        results = {path.stem: torch.load(path, weights_only=False) for path in written}
+        return results, child.stderr[-4000:]
 
 
-def attempt(compute: Callable[[], Any]) -> Any:
-    try:
-        return compute()
-    except Exception as error:
-        return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(None)
-
-
-def main(written: str) -> None:
-    # Ranks are forked, and must be before this process makes an Accelerator of its own.
+def main(directory: str) -> None:
+    """Compute one part after the other, so that a failure takes only the later ones with it."""
     from tests.trainer import loop_runs, proof_runs, rank_runs, step_runs
 
     parts = {
+        # Ranks are forked, and must be before this process makes an Accelerator of its own.
         "ranks": rank_runs.compute,
         "steps": step_runs.compute,
         "proofs": proof_runs.compute,
         "loop": loop_runs.compute,
     }
-    torch.save({name: attempt(compute) for name, compute in parts.items()}, written)
+    for name, compute in parts.items():
+        torch.save(compute(), Path(directory, f"{name}.pt"))
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_every_row_says_which_policy_sampled_it_and_which_step_it_is_of(first: F
         assert set(column(table, "policy_version")) == {step}
         assert len(set(column(table, "policy_digest"))) == 1
         stamp = read_stamp(table)
-        assert (stamp.run, stamp.step) == ("tiny", step)
+        assert (stamp["run"], stamp["step"]) == ("tiny", str(step))
     published = json.loads((first.directory / "checkpoints/step-000002/manifest.json").read_text())
     assert published["digest"] == column(tables(first)[2], "policy_digest")[0]
 

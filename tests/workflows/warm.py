@@ -7,6 +7,7 @@ Requests and answers are JSON lines: `{"argv", "cwd", "env", "log"}` gives the p
 `{"wait", "timeout_s"}` the exit status.
 """
 
+import importlib
 import json
 import os
 import random
@@ -17,24 +18,28 @@ import time
 import traceback
 from collections.abc import Callable
 
+PRELOADED = (
+    "mlflow.store.tracking.sqlalchemy_store",
+    "tasks.evaluation.held_out",
+    "tasks.policy.embedded",
+    "tasks.tracking.store",
+    "tasks.trainer.loop",
+    "workflows.grpo",
+)
+
 
 def main() -> None:
     from flytekit.bin.entrypoint import execute_task_cmd
     from flytekit.clis.sdk_in_container.pyflyte import main as pyflyte
 
-    import mlflow.store.tracking.sqlalchemy_store
-
-    import tasks.evaluation.held_out
-    import tasks.policy.embedded
-    import tasks.tracking.store
-    import tasks.trainer.loop
-    import workflows.grpo  # noqa: F401
-
+    for name in PRELOADED:
+        importlib.import_module(name)
     programs = {"pyflyte": pyflyte, "pyflyte-execute": execute_task_cmd}
     for line in sys.stdin:
         request = json.loads(line)
         answer = wait(**request) if "wait" in request else start(programs, **request)
         print(answer, flush=True)
+    os._exit(0)  # to take so many modules down in order takes seconds
 
 
 def start(
@@ -47,16 +52,17 @@ def start(
     pid = os.fork()
     if pid:
         return pid
+    status = 1
     try:
         enter(cwd, env, log)
         programs[argv[0]](argv[1:], standalone_mode=False)
         status = 0
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    finally:
+        if status:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def enter(cwd: str, env: dict[str, str], log: str) -> None:

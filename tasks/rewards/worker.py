@@ -1,0 +1,160 @@
+"""The program of a worker process: loads reward functions and calls them when told to.
+
+Requests and replies are JSON, never pickles: a response's text may come to run here (a reward that
+tests code), and must not come to run in the process that trains.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tasks.rewards.providers import Provider, checked, failure, load
+from tasks.rewards.reward import Score
+
+MAX_DETAIL_CHARACTERS = 500
+
+Row = Sequence[str]
+"""Response text, answer, payload."""
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Answer requests until the parent closes the connection."""
+    connection, lifeline, memory_mib = (int(word) for word in sys.argv[1:])
+    _die_with(lifeline)
+    _limit_memory(memory_mib)
+    serve(Connection(connection))
+    # Not sys.exit: that would wait for threads that a reward function left behind.
+    os._exit(0)
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests to load a provider, or to score a batch with one that was loaded."""
+    providers: dict[str, Provider] = {}
+
+    def send(reply: dict[str, Any]) -> None:
+        connection.send_bytes(json.dumps(reply).encode())
+
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                request = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            name = request["provider"]
+            if "rows" not in request:
+                send(_load(providers, name, request["arguments"]))
+            else:
+                _score(runner, providers[name], request, send)
+
+
+def _load(providers: dict[str, Provider], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        provider = providers[name] = load(name, arguments)
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        refusal = str(error) if isinstance(error, ValueError) else f"{name}: {error!r}"
+        return {"refused": refusal}
+    return {
+        "together": provider.together,
+        "is_async": provider.is_async,
+        "reads": sorted(provider.reads),
+    }
+
+
+def _score(runner: asyncio.Runner, provider: Provider, request: dict[str, Any], send: Send) -> None:
+    rows, timeout_s = request["rows"], request["timeout_s"]
+    try:
+        if provider.batched:
+            _score_batch(runner, provider, rows, send)
+        elif provider.is_async:
+            runner.run(_score_concurrently(provider, rows, timeout_s, send))
+        else:
+            for index, row in enumerate(rows):
+                send(_reply(index, _judge(provider, row)))
+    except TypeError as error:
+        send({"misuse": str(error)})
+
+
+def _judge(provider: Provider, row: Row) -> Score:
+    try:
+        verdict = provider.function(*row)
+    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        return failure(error)
+    return checked(verdict, provider.name)
+
+
+async def _score_concurrently(
+    provider: Provider, rows: Sequence[Row], timeout_s: float, send: Send
+) -> None:
+    async def judge(index: int, row: Row) -> None:
+        send(_reply(index, await _judge_async(provider, row, timeout_s)))
+
+    await asyncio.gather(*(judge(index, row) for index, row in enumerate(rows)))
+
+
+async def _judge_async(provider: Provider, row: Row, timeout_s: float) -> Score:
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            verdict = await provider.function(*row)
+    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        if limit.expired():
+            return Score(None, "timeout", detail=f"not scored within {timeout_s} s")
+        return failure(error)
+    return checked(verdict, provider.name)
+
+
+def _score_batch(
+    runner: asyncio.Runner, provider: Provider, rows: Sequence[Row], send: Send
+) -> None:
+    try:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        returned = provider.function(*columns)
+        verdicts = list(runner.run(returned) if provider.is_async else returned)
+        _check_number(len(verdicts), len(rows))
+    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        send({"split": True} if len(rows) > 1 else _reply(0, failure(error)))
+        return
+    for index, verdict in enumerate(verdicts):
+        send(_reply(index, checked(verdict, provider.name)))
+
+
+def _check_number(num_scores: int, num_rows: int) -> None:
+    if num_scores != num_rows:
+        raise ValueError(f"the reward function gave {num_scores} scores for {num_rows} responses")
+
+
+def _reply(index: int, score: Score) -> dict[str, Any]:
+    return {
+        "row": index,
+        "value": None if score.value is None else float(score.value),
+        "status": score.status,
+        "parts": {str(name): float(part) for name, part in score.parts.items()},
+        "detail": str(score.detail)[:MAX_DETAIL_CHARACTERS],
+    }
+
+
+def _die_with(lifeline: int) -> None:
+    """Have the kernel end this process and its children once the parent's end of a pipe closes.
+
+    A thread that watches the pipe would not do: it never runs while a C function holds the
+    interpreter. The default action of SIGIO is to terminate.
+    """
+    os.set_inheritable(lifeline, False)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _limit_memory(mib: int) -> None:
+    if mib:
+        resource.setrlimit(resource.RLIMIT_DATA, (mib * 2**20, mib * 2**20))
+
+
+if __name__ == "__main__":
+    main()
