@@ -15,6 +15,10 @@ from configs.surrogates import SURROGATES
 SMALLEST_GROUP = 2
 """An estimator that compares the responses of a prompt needs as many."""
 
+BFLOAT16_LEARNING_RATE = 1e-4
+"""An AdamW update is about as large as the learning rate; bfloat16 weights of a usual size (0.02)
+are 1e-4 apart, so smaller updates are mostly rounded away."""
+
 GSPO_EPSILON = 0.01
 """Clip ranges above this never bind on a sequence-level ratio (the paper uses 3e-4 and 4e-4)."""
 
@@ -338,6 +342,31 @@ CONTRADICTIONS = (
         message="training on several processes is not available in this version; use 1",
     ),
     Rule(
+        field="rollout.vllm",
+        broken=lambda c: c.rollout.engine != "vllm" and bool(c.rollout.vllm.changed()),
+        message="is read by rollout.engine=vllm only; remove its settings",
+    ),
+    Rule(
+        field="rollout.server",
+        broken=lambda c: c.rollout.engine != "server" and bool(c.rollout.server.changed()),
+        message="is read by rollout.engine=server only; remove its settings",
+    ),
+    Rule(
+        field="rollout.server.url",
+        broken=lambda c: (
+            c.rollout.engine == "server"
+            and not c.rollout.server.url.startswith(("http://", "https://"))
+        ),
+        message="rollout.engine=server needs the address of a running vLLM server here, such as "
+        "http://10.0.0.7:8000",
+    ),
+    Rule(
+        field="rollout.batch_size",
+        broken=lambda c: c.rollout.engine == "server" and "batch_size" in c.rollout.changed(),
+        message="is not read by rollout.engine=server, whose own --max-num-seqs bounds it; "
+        "remove it, or set rollout.server.max_connections",
+    ),
+    Rule(
         field="rollout.shards",
         broken=lambda c: c.rollout.shards != 1,
         message="sharded rollouts are not available in this version; use 1",
@@ -377,6 +406,13 @@ WARNINGS = (
         field="model.dtype",
         broken=lambda c: _sequence_level(c) and c.model.dtype == "bfloat16",
         message="rounding of bfloat16 log-probabilities exceeds GSPO's clip range",
+    ),
+    Rule(
+        field="model.dtype",
+        broken=lambda c: c.model.dtype == "bfloat16"
+        and c.trainer.learning_rate < BFLOAT16_LEARNING_RATE,
+        message="updates of this trainer.learning_rate are mostly rounded away in bfloat16 "
+        "weights; use float32",
     ),
 )
 """Settings that are honoured, but without effect or at a risk."""

@@ -7,11 +7,43 @@ from pydantic import Field
 from configs.base import Section
 
 
+class VllmEngine(Section):
+    """The vLLM engine inside the rollout process: read with `rollout.engine=vllm` only."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs over which every layer is split."""
+
+    gpu_memory_utilization: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Share of a GPU's memory for weights and KV cache; the trainer needs the rest."""
+
+    cpu_kv_cache_gib: int = Field(default=1, ge=1)
+    """KV cache of an engine that runs on a CPU, in GiB."""
+
+    compile: bool = False
+    """Compile and capture graphs at the start: decodes faster, starts up to a minute later."""
+
+    sleep: bool = False
+    """Move weights to host memory and free the KV cache between rollouts; GPUs only."""
+
+
+class VllmServer(Section):
+    """A vLLM server that already runs elsewhere: read with `rollout.engine=server` only."""
+
+    url: str = ""
+    """Its address, such as `http://10.0.0.7:8000`."""
+
+    timeout_s: float = Field(default=600.0, gt=0.0)
+    """Longest wait, in seconds, for one answer and for new weights to be in place."""
+
+    max_connections: int = Field(default=64, ge=1)
+    """Most responses asked for at once."""
+
+
 class Rollout(Section):
     """One batch of sampled responses."""
 
-    engine: Literal["transformers"] = "transformers"
-    """What samples: `transformers` runs in the process that holds the policy."""
+    engine: Literal["transformers", "vllm", "server"] = "transformers"
+    """What samples: `transformers` or `vllm` in the process of the rollout, or a vLLM `server`."""
 
     prompts_per_step: int = Field(default=128, ge=1)
     """Prompts, and so groups, per training step."""
@@ -48,3 +80,9 @@ class Rollout(Section):
 
     shards: int = Field(default=1, ge=1)
     """Rollout tasks among which the prompts of a step are divided."""
+
+    vllm: VllmEngine = VllmEngine()
+    """Memory and parallelism of `engine=vllm`."""
+
+    server: VllmServer = VllmServer()
+    """Address and patience of `engine=server`."""

@@ -2,7 +2,7 @@ r"""Where in a response its final answer stands: after `####`, in `\boxed{}`, or
 
 import re
 
-_BOXED = re.compile(r"\\f?boxed\s*\{")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LAST_WORD_WITH_A_DIGIT = re.compile(r"\S*\d\S*(?=[^\d]*\Z)")
 _WHOLE_BEFORE_A_RATIO = re.compile(r"(?<!\S)[+-]?\d+ \Z")
 WINDOW = 200

@@ -78,6 +78,14 @@ BROKEN = [
         "trainer.lr_schedule=constant trainer.final_lr_fraction=0.5",
     ),
     ("trainer.num_processes", "several processes", "trainer.num_processes=2"),
+    ("rollout.vllm", "engine=vllm only", "rollout.vllm.compile=true"),
+    ("rollout.server", "engine=server only", "rollout.server.url=http://here"),
+    ("rollout.server.url", "address of a running", "rollout.engine=server"),
+    (
+        "rollout.batch_size",
+        "max-num-seqs",
+        "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
+    ),
     ("rollout.shards", "sharded rollouts", "rollout.shards=2"),
     ("rollout.staleness", "overlapping rollouts", "rollout.staleness=1"),
 ]

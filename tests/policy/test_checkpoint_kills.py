@@ -1,4 +1,4 @@
-"""A kill before any file operation leaves a checkpoint that verifies, the newest or its forerunner."""
+"""A kill before any file operation leaves a checkpoint that verifies: the newest or the last."""
 
 import itertools
 import os

@@ -21,7 +21,7 @@ def read(text: str) -> Fraction | None:
         return None
     negative = text[:start].rstrip()[-1:] in tuple(DASHES)
     value, left = _amount(text[start:])
-    words = left.replace("%", " ").split()
+    words = left.translate(str.maketrans("%{}", "   ")).split()
     if value is None or any(c.isdigit() or c in ",+*" for c in left):
         return None
     if words and words[0] in SCALES:

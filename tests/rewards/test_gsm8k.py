@@ -176,7 +176,7 @@ def test_two_readers_and_the_writer_agree_on_a_thousand_answers() -> None:
     assert disagreements == []
 
 
-@given(st.text(max_size=300))
+@given(st.text("0123456789,.$%/\\{}()#-+*= fracboxed\u2212\n", max_size=80) | st.text(max_size=20))
 def test_reading_and_looking_never_fail_whatever_the_text(text: str) -> None:
     read_number(text)
     last_boxed(text)

@@ -11,7 +11,8 @@ from tasks.data.schemas import ROLLOUTS, SCORED, read_stamp, stamp
 from tasks.rewards.exact_match import exact_match
 from tasks.rewards.overlong import overlong_penalties
 from tasks.rewards.reward import Score
-from tasks.rewards.score import load_provider, score
+from tasks.rewards.providers import load
+from tasks.rewards.score import score
 from tests.data.tables import prompts, rollouts
 
 FUNCTIONS = "tests.rewards.functions"
@@ -123,7 +124,7 @@ def test_a_provider_that_cannot_be_called_is_refused_by_name(provider: str) -> N
     with pytest.raises(
         ValueError, match=rf"reward\.provider='{provider}'.*expected exact_match or"
     ):
-        load_provider(provider)
+        load(provider, {})
 
 
 def test_the_overlong_penalty_is_added_and_kept_as_a_part() -> None:

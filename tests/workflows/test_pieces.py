@@ -36,9 +36,9 @@ def prompts(run: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {"pool": root / "pool", "held_out": root / "held_out"}
 
 
-def inputs(run: Finished, *, at: int, **more: object) -> list[str]:
-    policy = run.directory / "checkpoints" / f"step-{at:06d}" / "policy.json"
-    given = {"config": run.directory / "config.json", "policy": policy, **more}
+def inputs(done: Finished, *, at: int, **more: object) -> list[str]:
+    policy = done.directory / "checkpoints" / f"step-{at:06d}" / "policy.json"
+    given = {"config": done.directory / "config.json", "policy": policy, **more}
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
