@@ -95,7 +95,7 @@ def selected_logprobs(
     with torch.autocast(hidden.device.type, enabled=False):
         if hidden.shape[0] <= plan.rows:
             logits = _logits(hidden, weight, temperature)
-            logprobs, _, entropy = _score(logits, targets, with_entropy=with_entropy)
+            logprobs, entropy = _score_kept(logits, targets, with_entropy=with_entropy)
         else:
             logprobs, entropy = _ChunkedLogprobs.apply(hidden, weight, targets, plan)
     return (logprobs, entropy) if with_entropy else logprobs
@@ -119,6 +119,13 @@ def _split(tensor: Tensor, rows: int) -> list[Tensor]:
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     logits = _wide(hidden) @ _wide(weight).T
     return logits if temperature == 1 else logits / temperature
+
+
+def _score_kept(logits: Tensor, targets: Tensor, *, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Return log-probability and entropy (read only if asked for), each [N]."""
+    everything = logits.log_softmax(-1)
+    logprobs = everything.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return logprobs, -(everything.exp() * everything).sum(-1) if with_entropy else logprobs
 
 
 def _score(logits: Tensor, targets: Tensor, *, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:

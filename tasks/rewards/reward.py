@@ -36,4 +36,10 @@ class Score:
 
 
 RewardFunction = Callable[[str, str, str], Score]
-"""Called with a response's text, the prompt's answer and its payload; picklable, so top level."""
+"""Called with a response's text, the prompt's answer and its payload; at the top of a module.
+
+Three other forms are recognised. An `async def` is awaited, several responses side by side. A
+function whose first parameter is named `responses` gets lists of the three texts and returns a list
+of scores; what it is given together is a matter of speed, so a score must depend on its own texts
+alone. Parameters after these three are filled from `reward.arguments` by name.
+"""

@@ -74,11 +74,7 @@ class Seat:
         Raises:
             ValueError: the function cannot be loaded.
         """
-        worker = self._ready_worker()
-        loaded = self._loaded.get(job.provider)
-        if loaded is None or loaded.arguments != job.arguments:
-            loaded = self._loaded[job.provider] = self._ask_to_load(worker, job)
-        return loaded
+        return self._prepare(job)[1]
 
     def score(self, job: Job, rows: Sequence[Row]) -> Iterator[tuple[int, Score]]:
         """Yield position and score of every row, whatever becomes of the worker meanwhile.
@@ -93,8 +89,8 @@ class Seat:
         waiting = deque([list(range(len(rows)))])
         while waiting:
             batch = waiting.popleft()
-            loaded = self.load(job)
-            attempt = self._attempt(job, loaded, [rows[index] for index in batch])
+            worker, loaded = self._prepare(job)
+            attempt = self._attempt(worker, job, loaded, [rows[index] for index in batch])
             yield from ((batch[i], score) for i, score in attempt.scores.items())
             left = [index for i, index in enumerate(batch) if i not in attempt.scores]
             if attempt.lost and (len(batch) == 1 or not loaded.together):
@@ -115,11 +111,14 @@ class Seat:
         if worker is not None:
             worker.close()
 
-    def _ready_worker(self) -> Worker:
+    def _prepare(self, job: Job) -> tuple[Worker, Loaded]:
         if self._worker is None or not self._worker.is_alive():
             self.close()
             self._worker = Worker(self._memory_mib)
-        return self._worker
+        loaded = self._loaded.get(job.provider)
+        if loaded is None or loaded.arguments != job.arguments:
+            loaded = self._loaded[job.provider] = self._ask_to_load(self._worker, job)
+        return self._worker, loaded
 
     def _ask_to_load(self, worker: Worker, job: Job) -> Loaded:
         try:
@@ -136,8 +135,8 @@ class Seat:
             job.arguments, reply["together"], reply["is_async"], frozenset(reply["reads"])
         )
 
-    def _attempt(self, job: Job, loaded: Loaded, rows: Sequence[Row]) -> Attempt:
-        worker, result = self._ready_worker(), Attempt()
+    def _attempt(self, worker: Worker, job: Job, loaded: Loaded, rows: Sequence[Row]) -> Attempt:
+        result = Attempt()
         limit_s = job.timeout_s + (GRACE_S if loaded.is_async else 0.0)
         started = time.monotonic()
         try:

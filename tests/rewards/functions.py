@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.rewards.reward import Score
@@ -42,51 +43,59 @@ def right(response_text: str, answer: str, payload: str) -> Score:
     return Score(float(response_text == answer), parts={"of": len(payload)})
 
 
+def loop() -> None:
+    while True:
+        pass
+
+
+def swallow() -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(1000)
+
+
+def grow() -> None:
+    hoard = []
+    while True:
+        hoard.append(bytearray(2**24))
+
+
+def deep() -> None:
+    deep()
+
+
+COMMANDS: dict[str, Callable[[], object]] = {
+    "loop": loop,
+    "sleep": lambda: time.sleep(1000),
+    "swallow": swallow,
+    "power": lambda: 9**9**9**9,
+    "count": lambda: sum(itertools.repeat(1)),
+    "exit": lambda: os._exit(0),
+    "leave": lambda: sys.exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "memory": lambda: bytearray(2**40),
+    "grow": grow,
+    "deep": deep,
+    "print": lambda: print("a reward function that prints"),
+}
+
+
 def obeys(response_text: str, answer: str, payload: str) -> Score:
     """Do what the response says, for the worst of it."""
-    match response_text.split():
-        case ["loop"]:
-            while True:
-                pass
-        case ["sleep"]:
-            time.sleep(1000)
-        case ["swallow"]:
-            while True:
-                with contextlib.suppress(BaseException):
-                    time.sleep(1000)
-        case ["power"]:
-            return Score(float(9**9**9**9))
-        case ["count"]:
-            return Score(float(sum(itertools.repeat(1))))
-        case ["exit"]:
-            os._exit(0)
-        case ["leave"]:
-            sys.exit(3)
-        case ["segfault"]:
-            ctypes.string_at(0)
-        case ["memory"]:
-            return Score(float(len(bytearray(2**40))))
-        case ["grow"]:
-            hoard = []
-            while True:
-                hoard.append(bytearray(2**24))
-        case ["deep"]:
-            return obeys(response_text, answer, payload) if deep() else Score(0.0)
-        case ["child"]:
-            child = subprocess.Popen(["sleep", "1000"])
-            Path(payload).write_text(str(child.pid))
-            child.wait()
-        case ["print"]:
-            print("a reward function that prints")
-        case ["pid"]:
-            return Score(float(os.getpid()))
-        case ["threads"]:
-            return Score(float(os.environ["OMP_NUM_THREADS"]))
+    if response_text in COMMANDS:
+        COMMANDS[response_text]()
     return Score(1.0)
 
 
-def deep() -> bool:
-    return deep()
+def starts_a_child(response_text: str, answer: str, payload: str) -> Score:
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(payload).write_text(str(child.pid))
+    child.wait()
+    return Score(1.0)
+
+
+def process(response_text: str, answer: str, payload: str) -> Score:
+    return Score(float(os.getpid()), parts={"threads": float(os.environ["OMP_NUM_THREADS"])})
 
 
 def with_arguments(response_text: str, answer: str, payload: str, *, bonus: float = 0.0) -> Score:

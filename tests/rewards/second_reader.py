@@ -16,7 +16,7 @@ def read(text: str) -> Fraction | None:
     text = text.replace("{,}", ",").replace("\u202f", ",").rstrip(" .").lstrip()
     if "=" in text:
         text = text[text.rindex("=") + 1 :].strip()
-    start = next((i for i, c in enumerate(text) if c.isdigit() or c == "." or c == "\\"), None)
+    start = next((i for i, c in enumerate(text) if c.isdigit() or c in ".\\"), None)
     if start is None:
         return None
     negative = text[:start].rstrip()[-1:] in tuple(DASHES)

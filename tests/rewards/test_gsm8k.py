@@ -130,7 +130,7 @@ def test_the_verdict_on_a_written_answer(
 
 
 def _written(random_: random.Random) -> tuple[str, Fraction | None]:
-    """Return a random way to write a random number, and the number; None for a pair and the like."""
+    """Return a random way to write a random number, and the number, or None if it is none."""
     size = random_.choice([9, 99, 9999, 9999999])
     whole, under = random_.randint(0, size), random_.randint(2, 99)
     over = random_.randint(1, under)
@@ -159,7 +159,15 @@ def _written(random_: random.Random) -> tuple[str, Fraction | None]:
     currency = random_.choice(["", "", "$", "\\$", "\u20ac"])
     unit = random_.choice(["", "", "", "%", "\\%", " dollars", " km", "\\text{ apples}"])
     before, after = random_.choice(
-        [("", ""), ("", "."), ("**", "**"), ("\\(", "\\)"), ("$", "$"), ("x = ", ""), ("", " each.")]
+        [
+            ("", ""),
+            ("", "."),
+            ("**", "**"),
+            ("\\(", "\\)"),
+            ("$", "$"),
+            ("x = ", ""),
+            ("", " each."),
+        ]
     )
     number = None if value is None else -value if sign else value
     return f"{before}{sign}{currency}{text}{unit}{after}", number
@@ -185,7 +193,9 @@ def test_reading_and_looking_never_fail_whatever_the_text(text: str) -> None:
     assert (found is None) == (not any(digit in text for digit in "0123456789"))
 
 
-@pytest.mark.parametrize("piece", ["1,", "\\text{", "\\frac{1}{", "####", "\\boxed{", "9", "( 1", "$"])
+@pytest.mark.parametrize(
+    "piece", ["1,", "\\text{", "\\frac{1}{", "####", "\\boxed{", "9", "( 1", "$"]
+)
 def test_long_garbage_is_read_in_no_time(piece: str) -> None:
     text = piece * 20_000
     read_number(text)
@@ -232,7 +242,9 @@ def test_the_format_is_one_marker_with_a_number_after_it(text: str, value: float
     assert (score.value, score.parts) == (value, {"format": value})
     assert score.status == ("ok" if value == 1.0 else "wrong-format")
     assert answer_format(text, "19", "").value == float(value == 1.0)
-    assert answer_format(text.replace("####", "=>"), "19", "", marker="=>").value == float(value == 1.0)
+    assert answer_format(text.replace("####", "=>"), "19", "", marker="=>").value == float(
+        value == 1.0
+    )
 
 
 def test_length_is_a_fraction_of_the_full_length_and_never_more_than_one() -> None:

@@ -10,8 +10,8 @@ from configs.reward import Reward
 from tasks.data.schemas import ROLLOUTS, SCORED, read_stamp, stamp
 from tasks.rewards.exact_match import exact_match
 from tasks.rewards.overlong import overlong_penalties
-from tasks.rewards.reward import Score
 from tasks.rewards.providers import load
+from tasks.rewards.reward import Score
 from tasks.rewards.score import score
 from tests.data.tables import prompts, rollouts
 
@@ -121,9 +121,7 @@ def test_a_function_that_returns_a_plain_number_is_named() -> None:
     ["exactmatch", "no.such.module:f", f"{FUNCTIONS}:absent", f"{FUNCTIONS}:NOT_A_FUNCTION", ":f"],
 )
 def test_a_provider_that_cannot_be_called_is_refused_by_name(provider: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"reward\.provider='{provider}'.*expected exact_match or"
-    ):
+    with pytest.raises(ValueError, match=rf"reward\.provider='{provider}'.*expected exact_match, "):
         load(provider, {})
 
 
