@@ -14,8 +14,9 @@ from tasks.policy import checkpoints
 from tasks.policy.checkpoints import Checkpoint
 from tasks.run.files import RUN_FILE, read_json, write_text
 from tasks.run.lineage import lineage
+from tasks.run.lock import hold
 from tasks.tracking.metrics import history
-from tasks.tracking.runs import create_run, finish, reopen_run, run_tags
+from tasks.tracking.runs import abandon, create_run, reopen_run, run_tags
 from tasks.tracking.store import open_store
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def open_training_run(
     """
     started = time.time()
     directory = Path(config.directory).resolve()
+    hold(directory)
     if config.rl.resume == "off":
         set_aside(directory)
     digest = objective.identity_digest()
@@ -127,7 +129,7 @@ def _tracking_run(
         reopen_run(client, str(own), params=params, tags=tags, config_text=text)
         return str(own)
     if own:
-        finish(client, str(own), "KILLED")
+        abandon(client, str(own))
     return create_run(
         client,
         experiment=config.tracking.experiment,

@@ -135,6 +135,16 @@ def finish(client: "MlflowClient", run_id: str, status: Status) -> None:
     client.set_terminated(run_id, status)
 
 
+def abandon(client: "MlflowClient", run_id: str) -> None:
+    """Mark a run that nobody will continue as killed, if it is still open and still there."""
+    try:
+        status = _find(client, run_id).info.status
+    except LookupError:
+        return
+    if status == "RUNNING":
+        finish(client, run_id, "KILLED")
+
+
 def config_difference(stored: Mapping[str, str], current: Mapping[str, str]) -> str:
     """Return one line `name: stored -> current` per param that changed or went; empty if none.
 
