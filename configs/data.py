@@ -7,7 +7,7 @@ from pydantic import Field
 from configs.base import Section
 
 
-class Data(Section):
+class PromptSource(Section):
     """The prompt source, its order, and how a problem becomes a prompt."""
 
     source: Literal["arithmetic", "file", "provider"] = "arithmetic"
@@ -25,9 +25,6 @@ class Data(Section):
     prompt_field: str = "question"
     """Column of the `file` source with the problem's text."""
 
-    answer_field: str = "answer"
-    """Column of the `file` source with the answer that the reward compares with."""
-
     provider: str = ""
     """`package.module:function` of the `provider` source, a function `(data) -> Problems`."""
 
@@ -42,3 +39,10 @@ class Data(Section):
 
     num_held_out: int = Field(default=500, ge=1)
     """Problems that are never trained on and that evaluation draws from."""
+
+
+class Data(PromptSource):
+    """The prompt source, its order, and how a problem becomes a prompt."""
+
+    answer_field: str = "answer"
+    """Column of the `file` source with the answer that the reward compares with."""

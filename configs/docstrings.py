@@ -8,6 +8,7 @@ time that a workflow takes to import.
 import ast
 import inspect
 from itertools import pairwise
+from typing import cast
 
 from configs.base import Section
 
@@ -23,10 +24,9 @@ def field_docstrings(model: type[Section]) -> dict[str, str]:
 
 def _own(model: type[Section]) -> dict[str, str]:
     (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
     return {
         field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(definition.body)
+        for field, text in pairwise(cast("ast.ClassDef", definition).body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(text, ast.Expr)

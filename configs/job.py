@@ -16,3 +16,8 @@ class Job(Section):
 
     seed: int = Field(default=0, ge=0)
     """Seed of everything sampled by the run: initial weights and responses."""
+
+    @property
+    def directory(self) -> str:
+        """Directory of the run, `<output_root>/<name>`."""
+        return f"{self.output_root.rstrip('/')}/{self.name}"

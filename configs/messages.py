@@ -36,31 +36,33 @@ HERE = 0.1
 """What being in the section that was written adds to the likeness of a key."""
 
 
-def explain(error: ValidationError) -> str:
+def explain(error: ValidationError, root: type[BaseModel] = RunConfig) -> str:
     """Return a line for each problem: the key, what it got, what was expected, the remedy."""
-    lines = (_line(detail) for detail in error.errors())
+    lines = (_line(detail, root) for detail in error.errors())
     return "\n".join(dict.fromkeys(lines))
 
 
-def _line(detail: ErrorDetails) -> str:
-    key, field = _key(detail["loc"])
+def _line(detail: ErrorDetails, root: type[BaseModel]) -> str:
+    key, field = _key(detail["loc"], root)
     value = detail["input"]
     match detail["type"]:
         case "extra_forbidden":
-            return f"{key}: unknown key (got {value!r}); {_remedy(key)}"
+            return f"{key}: unknown key (got {value!r}); {_remedy(key, root)}"
         case "missing":
             return f"{key}: required, but the recipe does not set it; add {key} to it"
         case _:
             return f"{key}={value!r}: expected {_expected(detail)}{_got(value)}{_default(field)}"
 
 
-def _key(location: tuple[int | str, ...]) -> tuple[str, FieldInfo | None]:
+def _key(
+    location: tuple[int | str, ...], root: type[BaseModel] = RunConfig
+) -> tuple[str, FieldInfo | None]:
     """Return the dotted key of an error and its field, without pydantic's names of union members.
 
     >>> _key(("rl", "max_steps"))[0], _key(("rl", "builder_arguments", "gain", "bool"))[0]
     ('rl.max_steps', 'rl.builder_arguments.gain')
     """
-    model: type[BaseModel] | None = RunConfig
+    model: type[BaseModel] | None = root
     field: FieldInfo | None = None
     parts: list[str] = []
     for part in map(str, location):
@@ -90,24 +92,24 @@ def _default(field: FieldInfo | None) -> str:
     return f"; the default is {field.default!r}"
 
 
-def _remedy(key: str) -> str:
+def _remedy(key: str, root: type[BaseModel]) -> str:
     if key in MOVED:
         return f"it was renamed: use {MOVED[key]}"
     section, _, name = key.rpartition(".")
-    close = _closest(section, name)
+    close = _closest(section, name, root)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    fields = ", ".join(sorted(_model(section).model_fields))
+    fields = ", ".join(sorted(_model(section, root).model_fields))
     return f"known keys{f' of {section}' if section else ''}: {fields}"
 
 
-def _closest(section: str, name: str) -> list[str]:
+def _closest(section: str, name: str, root: type[BaseModel] = RunConfig) -> list[str]:
     """Return the keys whose last word is likest to `name`; the same section wins a tie.
 
     >>> _closest("rl", "grup_size"), _closest("rl", "kl_bta"), _closest("rl", "max_tokens")
     (['rollout.group_size'], ['rl.kl_beta'], ['rollout.max_tokens'])
     """
-    scores = {key: _likeness(name, key, section) for key in _keys()}
+    scores = {key: _likeness(name, key, section) for key in _keys(root)}
     best = max(scores.values())
     return [key for key, score in scores.items() if score == best and best >= LEAST_LIKENESS]
 
@@ -118,12 +120,12 @@ def _likeness(name: str, key: str, section: str) -> float:
     return SequenceMatcher(None, name, leaf).ratio() + bonus
 
 
-def _keys(prefix: str = "", model: type[BaseModel] = RunConfig) -> Iterator[str]:
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         section = _section(field)
         if section:
-            yield from _keys(f"{prefix}{name}.", section)
+            yield from _keys(section, f"{prefix}{name}.")
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
@@ -131,8 +133,8 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _model(section: str) -> type[BaseModel]:
-    model: type[BaseModel] = RunConfig
+def _model(section: str, root: type[BaseModel]) -> type[BaseModel]:
+    model = root
     for part in filter(None, section.split(".")):
         model = cast("type[BaseModel]", model.model_fields[part].annotation)
     return model

@@ -28,7 +28,7 @@ class EmbeddedModel(Section):
     initializer_range: float = Field(default=0.06, gt=0.0)
     """Standard deviation of the initial weights; 0.02 learns this task several times slower."""
 
-    warm_start_accuracy: float = Field(default=0.3, ge=0.0, lt=1.0)
+    warm_start_accuracy: float = Field(default=0.45, ge=0.0, lt=1.0)
     """Supervised warm start ends at this greedy accuracy on held-out problems."""
 
     warm_start_max_steps: int = Field(default=400, ge=0)

@@ -4,18 +4,24 @@ from typing import cast
 
 from omegaconf import OmegaConf
 
+from configs.distillation_preflight import has_teacher, is_direct, trains_on_rewards
+from configs.dpo import DpoConfig
+from configs.model import EmbeddedModel
 from configs.run import RunConfig
+
+AnyConfig = RunConfig | DpoConfig
+"""A run of either kind."""
 
 BYTES_PER_PARAMETER = 16
 """float32 weight, gradient and the two moments of AdamW."""
 
 
-def to_yaml(config: RunConfig) -> str:
+def to_yaml(config: AnyConfig) -> str:
     """Return the whole resolved config as YAML."""
     return OmegaConf.to_yaml(OmegaConf.create(config.model_dump()))
 
 
-def flatten(config: RunConfig) -> dict[str, object]:
+def flatten(config: AnyConfig) -> dict[str, object]:
     """Return the config as `{dotted name: plain value}`."""
     flat: dict[str, object] = {}
 
@@ -30,15 +36,34 @@ def flatten(config: RunConfig) -> dict[str, object]:
     return flat
 
 
-def difference(first: RunConfig, second: RunConfig) -> dict[str, tuple[object, object]]:
+def difference(first: AnyConfig, second: AnyConfig) -> dict[str, tuple[object, object]]:
     """Return `{dotted name: (value in first, value in second)}` where the two differ."""
     a, b = flatten(first), flatten(second)
     keys = sorted(a.keys() | b.keys())
     return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
 
 
-def plan(config: RunConfig) -> list[str]:
+def plan(config: AnyConfig) -> list[str]:
     """Return what one step and the whole run do, one sentence each."""
+    return _plan_pairs(config) if isinstance(config, DpoConfig) else _plan_rollouts(config)
+
+
+def _plan_pairs(config: DpoConfig) -> list[str]:
+    dpo = config.dpo
+    limit = f", at most {dpo.max_steps} steps" if dpo.max_steps else ""
+    lines = [
+        f"{dpo.pairs_per_step} pairs per step",
+        f"{dpo.mini_batches} optimizer steps per step",
+        f"{dpo.pairs_per_step // dpo.mini_batches} pairs per optimizer step",
+        f"{dpo.epochs} passes over the training pairs{limit}",
+        f"loss {dpo.kind}, beta {dpo.beta:g}",
+    ]
+    if dpo.pairs == "text" and config.model.source == "embedded":
+        lines.append(_memory(config.model.embedded))
+    return lines
+
+
+def _plan_rollouts(config: RunConfig) -> list[str]:
     rollout, rl = config.rollout, config.rl
     num_responses = rollout.prompts_per_step * rollout.group_size
     lines = [
@@ -51,18 +76,29 @@ def plan(config: RunConfig) -> list[str]:
         f"reduction {rl.loss_type}; advantage {_advantage(config)}",
     ]
     if config.model.source == "embedded":
-        lines.append(_memory(config))
+        lines.append(_memory(config.model.embedded))
     return lines
 
 
 def _advantage(config: RunConfig) -> str:
+    if is_direct(config):
+        return f"none: {config.rl.divergence} to the teacher is minimised"
+    if has_teacher(config):
+        return "log pi_teacher - log pi_old per token" + (
+            f" + {config.rl.task_advantage_weight:g} {_group_advantage(config)}"
+            if trains_on_rewards(config)
+            else ""
+        )
+    return _group_advantage(config)
+
+
+def _group_advantage(config: RunConfig) -> str:
     if config.rl.advantage != "group":
         return config.rl.advantage
     return "r - mean" if config.rl.unbiased_advantage else "(r - mean) / (std + eps)"
 
 
-def _memory(config: RunConfig) -> str:
-    model = config.model.embedded
+def _memory(model: EmbeddedModel) -> str:
     layer = 4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size
     num_parameters = model.num_layers * layer
     megabytes = num_parameters * BYTES_PER_PARAMETER / 2**20

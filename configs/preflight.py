@@ -5,66 +5,53 @@ that is broken; `warnings` returns those about values that are honoured but have
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
 
+from configs.distillation_preflight import (
+    DISTILLATION_CONTRADICTIONS,
+    DISTILLATION_INERT,
+    DISTILLATION_WARNINGS,
+    TOPOLOGIES,
+    is_direct,
+    trains_on_rewards,
+)
 from configs.model import EMBEDDED_CONTEXT
+from configs.rules import SHARED, SHARED_WARNINGS, Rule, broken, refuse
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
 
 SMALLEST_GROUP = 2
 """An estimator that compares the responses of a prompt needs as many."""
 
-BFLOAT16_LEARNING_RATE = 1e-4
-"""An AdamW update is about as large as the learning rate; bfloat16 weights of a usual size (0.02)
-are 1e-4 apart, so smaller updates are mostly rounded away."""
-
 GSPO_EPSILON = 0.01
 """Clip ranges above this never bind on a sequence-level ratio (the paper uses 3e-4 and 4e-4)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One row: when it is broken, which field it names, and what the user should do.
-
-    Attributes:
-        field: dotted name of the field that is at fault.
-        broken: whether a config breaks the rule.
-        message: why it is refused, and the remedy.
-    """
-
-    field: str
-    broken: Callable[[RunConfig], bool]
-    message: str
-
-    def explain(self, config: RunConfig) -> str:
-        """Return the message with the field and the value it has in `config`."""
-        return f"{self.field}={value_of(config, self.field)!r}: {self.message}"
-
-
-def value_of(config: RunConfig, field: str) -> object:
-    """Return the value of a dotted field name."""
-    return reduce(getattr, field.split("."), config)
-
-
 def check(config: RunConfig) -> None:
     """Raise `ValueError` with one line for each broken rule."""
-    problems = [rule.explain(config) for rule in (*INERT, *CONTRADICTIONS) if rule.broken(config)]
-    if problems:
-        raise ValueError("\n".join(problems))
+    refuse(config, (*INERT, *DISTILLATION_INERT, *CONTRADICTIONS))
+
+
+def check_topology(config: RunConfig, workflow: str) -> None:
+    """Raise `ValueError` if a config, valid by itself, is not one for a workflow.
+
+    Args:
+        config: the resolved config, overrides included.
+        workflow: `grpo` or `opd`.
+    """
+    refuse(config, TOPOLOGIES[workflow])
 
 
 def warnings(config: RunConfig) -> list[str]:
     """Return one line for each value that is honoured but cannot matter, or is risky."""
-    return [rule.explain(config) for rule in WARNINGS if rule.broken(config)]
+    return broken(config, WARNINGS)
 
 
 def _changed_and_unread(name: str) -> Callable[[RunConfig], bool]:
-    def broken(config: RunConfig) -> bool:
+    def unread(config: RunConfig) -> bool:
         read = SURROGATES[config.rl.grpo_surrogate].reads
         return name in config.rl.changed() and name not in read
 
-    return broken
+    return unread
 
 
 def _readers(name: str) -> str:
@@ -72,7 +59,7 @@ def _readers(name: str) -> str:
     return " or ".join(f"rl.grpo_surrogate={reader}" for reader in readers)
 
 
-INERT = tuple(
+INERT: tuple[Rule[RunConfig], ...] = tuple(
     Rule(
         field=f"rl.{name}",
         broken=_changed_and_unread(name),
@@ -100,7 +87,9 @@ def _is_arithmetic(config: RunConfig) -> bool:
     return config.data.source == "arithmetic"
 
 
-CONTRADICTIONS = (
+CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
+    *SHARED,
+    *DISTILLATION_CONTRADICTIONS,
     Rule(
         field="rl.lower_bound_ratio",
         broken=lambda c: _sequence_level(c) and c.rl.lower_bound_ratio != 0,
@@ -114,7 +103,9 @@ CONTRADICTIONS = (
     Rule(
         field="rl.temperature",
         broken=lambda c: (
-            _temperature_contract(c) == "rollout" and c.rl.temperature != c.rollout.temperature
+            _temperature_contract(c) == "rollout"
+            and not is_direct(c)
+            and c.rl.temperature != c.rollout.temperature
         ),
         message="the surrogate scores the distribution that was sampled; "
         "set rl.temperature and rollout.temperature to the same value",
@@ -149,7 +140,7 @@ CONTRADICTIONS = (
     ),
     Rule(
         field="rollout.group_size",
-        broken=lambda c: c.rollout.group_size < SMALLEST_GROUP,
+        broken=lambda c: trains_on_rewards(c) and c.rollout.group_size < SMALLEST_GROUP,
         message="a group estimator compares responses of one prompt; use at least 2",
     ),
     Rule(
@@ -201,38 +192,6 @@ CONTRADICTIONS = (
         message="certifies importance ratios, which this surrogate has none of; remove it",
     ),
     Rule(
-        field="model.name_or_path",
-        broken=lambda c: c.model.source == "embedded" and c.model.name_or_path != "",
-        message="is never read while model.source=embedded; remove it, or set "
-        "model.source=pretrained",
-    ),
-    Rule(
-        field="model.name_or_path",
-        broken=lambda c: c.model.source == "pretrained" and c.model.name_or_path == "",
-        message="model.source=pretrained needs a Hugging Face directory or hub name here",
-    ),
-    Rule(
-        field="model.revision",
-        broken=lambda c: c.model.source == "embedded" and c.model.revision != "",
-        message="is never read while model.source=embedded; remove it",
-    ),
-    Rule(
-        field="model.embedded",
-        broken=lambda c: c.model.source != "embedded" and bool(c.model.embedded.changed()),
-        message="is never read while model.source=pretrained; remove its settings",
-    ),
-    Rule(
-        field="model.embedded.num_heads",
-        broken=lambda c: c.model.embedded.hidden_size % (2 * c.model.embedded.num_heads) != 0,
-        message="model.embedded.hidden_size must be a multiple of twice this (rotary embedding)",
-    ),
-    Rule(
-        field="data.source",
-        broken=lambda c: c.model.source == "embedded" and c.data.source != "arithmetic",
-        message="the embedded model reads digits only; set data.source=arithmetic, or "
-        "model.source=pretrained",
-    ),
-    Rule(
         field="rollout.max_prompt_tokens",
         broken=lambda c: _is_arithmetic(c) and c.rollout.max_prompt_tokens < 2 * c.data.digits + 2,
         message="arithmetic prompts have 2 * data.digits + 2 tokens; raise it",
@@ -261,49 +220,9 @@ CONTRADICTIONS = (
         "or raise data.digits",
     ),
     Rule(
-        field="data.num_held_out",
-        broken=lambda c: c.data.held_out_path != "" and "num_held_out" in c.data.changed(),
-        message="is never read while data.held_out_path names a file; remove one of the two",
-    ),
-    Rule(
-        field="data.digits",
-        broken=lambda c: not _is_arithmetic(c) and "digits" in c.data.changed(),
-        message="is read by data.source=arithmetic only; remove it",
-    ),
-    Rule(
-        field="data.path",
-        broken=lambda c: (c.data.source == "file") == (c.data.path == ""),
-        message="goes with data.source=file, which needs it; set both or neither",
-    ),
-    Rule(
-        field="data.held_out_path",
-        broken=lambda c: c.data.source != "file" and c.data.held_out_path != "",
-        message="is read by data.source=file only; remove it",
-    ),
-    Rule(
-        field="data.prompt_field",
-        broken=lambda c: c.data.source != "file" and "prompt_field" in c.data.changed(),
-        message="is read by data.source=file only; remove it",
-    ),
-    Rule(
         field="data.answer_field",
         broken=lambda c: c.data.source != "file" and "answer_field" in c.data.changed(),
         message="is read by data.source=file only; remove it",
-    ),
-    Rule(
-        field="data.provider",
-        broken=lambda c: (c.data.source == "provider") == (c.data.provider == ""),
-        message="goes with data.source=provider, which needs it; set both or neither",
-    ),
-    Rule(
-        field="data.chat",
-        broken=lambda c: c.model.source == "embedded" and c.data.chat,
-        message="the embedded model has no chat template; remove it",
-    ),
-    Rule(
-        field="data.system_prompt",
-        broken=lambda c: not c.data.chat and c.data.system_prompt != "",
-        message="is read with data.chat=true only; remove it, or set data.chat=true",
     ),
     Rule(
         field="evaluation.num_prompts",
@@ -328,18 +247,6 @@ CONTRADICTIONS = (
             c.reward.overlong_buffer_tokens == 0 and "overlong_penalty" in c.reward.changed()
         ),
         message="is never read while reward.overlong_buffer_tokens=0; remove it",
-    ),
-    Rule(
-        field="trainer.final_lr_fraction",
-        broken=lambda c: (
-            c.trainer.lr_schedule == "constant" and "final_lr_fraction" in c.trainer.changed()
-        ),
-        message="is never read while trainer.lr_schedule=constant; remove it",
-    ),
-    Rule(
-        field="trainer.num_processes",
-        broken=lambda c: c.trainer.num_processes != 1,
-        message="training on several processes is not available in this version; use 1",
     ),
     Rule(
         field="rollout.vllm",
@@ -380,11 +287,13 @@ CONTRADICTIONS = (
 """Settings that cannot hold together."""
 
 
-WARNINGS = (
+WARNINGS: tuple[Rule[RunConfig], ...] = (
     Rule(
         field="rl.mini_batches",
         broken=lambda c: (
-            SURROGATES[c.rl.grpo_surrogate].consults_old_policy and c.rl.mini_batches == 1
+            SURROGATES[c.rl.grpo_surrogate].consults_old_policy
+            and not is_direct(c)
+            and c.rl.mini_batches == 1
         ),
         message="with one optimizer step per batch every ratio is exactly 1 and no clip binds",
     ),
@@ -407,12 +316,7 @@ WARNINGS = (
         broken=lambda c: _sequence_level(c) and c.model.dtype == "bfloat16",
         message="rounding of bfloat16 log-probabilities exceeds GSPO's clip range",
     ),
-    Rule(
-        field="model.dtype",
-        broken=lambda c: c.model.dtype == "bfloat16"
-        and c.trainer.learning_rate < BFLOAT16_LEARNING_RATE,
-        message="updates of this trainer.learning_rate are mostly rounded away in bfloat16 "
-        "weights; use float32",
-    ),
+    *SHARED_WARNINGS,
+    *DISTILLATION_WARNINGS,
 )
 """Settings that are honoured, but without effect or at a risk."""

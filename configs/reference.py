@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from configs.base import Section
+from configs.distillation_preflight import DISTILLATION_INERT
 from configs.docstrings import field_docstrings
-from configs.preflight import CONTRADICTIONS, INERT, WARNINGS, Rule
+from configs.dpo import DpoConfig
+from configs.dpo_preflight import DPO_CONTRADICTIONS
+from configs.preflight import CONTRADICTIONS, INERT, WARNINGS
+from configs.rules import SHARED, Rule
 from configs.run import RunConfig
 
 HEAD = """\
@@ -33,7 +37,22 @@ WARNED = """\
 The run starts; the line is printed first.
 """
 
+OF_PAIRS = """\
+# Runs on preference pairs
+
+A recipe with a section `dpo` is for `workflows/dpo.py`. Its sections `job`, `model`, `trainer`,
+`tracking` and `resources` are those above; these are its own.
+"""
+
+REFUSED_OF_PAIRS = """\
+## What is refused of pairs
+
+Beside the rules above about the sections that both kinds of run have.
+"""
+
 JsonSchema = Mapping[str, object]
+
+Kind = TypeVar("Kind", bound=Section)
 
 BOUNDS = {
     "minimum": "at least",
@@ -60,11 +79,23 @@ def reference() -> str:
         HEAD,
         *_section("", RunConfig),
         REFUSED,
-        _rules((*INERT, *CONTRADICTIONS)),
+        _rules((*INERT, *DISTILLATION_INERT, *CONTRADICTIONS)),
         WARNED,
         _rules(WARNINGS),
+        OF_PAIRS,
+        *(part for name, kind in _own(DpoConfig) for part in _section(name, kind)),
+        REFUSED_OF_PAIRS,
+        _rules(rule for rule in DPO_CONTRADICTIONS if rule not in SHARED),
     ]
     return "\n".join(parts)
+
+
+def _own(model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Return the sections of a kind of run that `RunConfig` has not, or has in another form."""
+    usual = _sections(RunConfig)
+    for name, kind in _sections(model).items():
+        if kind is not None and kind is not usual.get(name):
+            yield name, kind
 
 
 def _section(name: str, model: type[Section]) -> Iterator[str]:
@@ -127,7 +158,7 @@ def _sentence(model: type[Section]) -> str:
     return " ".join((model.__doc__ or "").split())
 
 
-def _rules(rules: Iterable[Rule]) -> str:
+def _rules(rules: Iterable[Rule[Kind]]) -> str:
     return _table(("field", "message"), [(f"`{rule.field}`", rule.message) for rule in rules])
 
 

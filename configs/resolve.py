@@ -8,18 +8,23 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
+from configs.base import Section
+from configs.dpo import DpoConfig
+from configs.dpo_preflight import check_dpo
 from configs.messages import explain
 from configs.preflight import check
 from configs.run import RunConfig
 
 RECIPES = Path(__file__).parent / "recipes"
+
+Kind = TypeVar("Kind", bound=Section)
 
 
 def resolve(recipe: str, overrides: str | Sequence[str] = "") -> RunConfig:
@@ -32,18 +37,41 @@ def resolve(recipe: str, overrides: str | Sequence[str] = "") -> RunConfig:
     Raises:
         ValueError: naming every unknown key, wrong value or contradictory setting, with a remedy.
     """
-    words = _split(overrides) if isinstance(overrides, str) else list(overrides)
-    config = validate(_merge(load_recipe(recipe), [_override(word) for word in words]))
+    config = validate(read(recipe, overrides))
     check(config)
     return config
 
 
+def resolve_dpo(recipe: str, overrides: str | Sequence[str] = "") -> DpoConfig:
+    """Return the same of a recipe for preference pairs."""
+    config = validate_as(DpoConfig, read(recipe, overrides))
+    check_dpo(config)
+    return config
+
+
+def resolve_any(recipe: str, overrides: str | Sequence[str] = "") -> RunConfig | DpoConfig:
+    """Return the same of any recipe; one with a `dpo` section is for preference pairs."""
+    kind = resolve_dpo if "dpo" in load_recipe(recipe) else resolve
+    return kind(recipe, overrides)
+
+
+def read(recipe: str, overrides: str | Sequence[str] = "") -> dict[str, object]:
+    """Return the plain nested values of a recipe with overrides applied."""
+    words = _split(overrides) if isinstance(overrides, str) else list(overrides)
+    return _merge(load_recipe(recipe), [_override(word) for word in words])
+
+
 def validate(values: Mapping[str, object]) -> RunConfig:
     """Return the typed config of plain nested values, or raise naming each bad key."""
+    return validate_as(RunConfig, values)
+
+
+def validate_as(kind: type[Kind], values: Mapping[str, object]) -> Kind:
+    """Return the typed config of one kind of run, or raise naming each bad key."""
     try:
-        return RunConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error)) from None
+        raise ValueError(explain(error, kind)) from None
 
 
 def load_recipe(recipe: str, seen: tuple[Path, ...] = ()) -> DictConfig:

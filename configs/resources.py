@@ -27,5 +27,8 @@ class Resources(Section):
     rollout: Role = Role(cpu="2", memory="4Gi")
     """Rollout and evaluation."""
 
+    teacher: Role = Role(cpu="2", memory="4Gi")
+    """Scoring with a teacher."""
+
     train: Role = Role(cpu="2", memory="4Gi")
     """Training."""

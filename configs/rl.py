@@ -1,10 +1,12 @@
 """The `rl` section: which objective trains, its mathematics, and how long."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from configs.base import Section
+from configs.distillation import Distillation
+from configs.schedule import Schedule
 
 LossType = Literal[
     "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-fixed"
@@ -14,14 +16,6 @@ KlEstimator = Literal["k1", "k2", "k3"]
 EngineCorrection = Literal["none", "truncate", "mask", "sequence-mask"]
 SurrogateName = Literal["clipped", "legacy_pg", "cispo", "sapo", "gmpo"]
 AdvantageName = Literal["group", "leave_one_out", "batch_whitened", "maxrl", "pass_at_k"]
-
-
-def _spelt_out(value: object) -> object:
-    # YAML reads a bare `off` as false.
-    return "off" if value is False else value
-
-
-Resume = Annotated[Literal["auto", "off"], BeforeValidator(_spelt_out)]
 
 
 class SurrogateKnobs(Section):
@@ -108,7 +102,7 @@ class AdvantageKnobs(Section):
     """Most extra rollout rounds that replace zero-variance groups (DAPO); 0: none."""
 
 
-class Rl(SurrogateKnobs, Regularisers, AdvantageKnobs):
+class Rl(SurrogateKnobs, Regularisers, AdvantageKnobs, Distillation, Schedule):
     """The objective and the schedule of policy updates."""
 
     builder: str = "objectives.grpo:build_objective"
@@ -116,15 +110,3 @@ class Rl(SurrogateKnobs, Regularisers, AdvantageKnobs):
 
     builder_arguments: dict[str, bool | int | float | str] = {}
     """Primitive keyword arguments bound to the builder."""
-
-    mini_batches: int = Field(default=1, ge=1)
-    """Optimizer steps per collected batch."""
-
-    max_steps: int = Field(default=200, ge=1)
-    """Training steps of the run; each collects one batch of rollouts."""
-
-    save_every: int = Field(default=10, ge=0)
-    """A checkpoint is published after every so many steps; 0: only after the last."""
-
-    resume: Resume = "auto"
-    """`auto` continues from the newest checkpoint that verifies; `off` starts over."""

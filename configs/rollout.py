@@ -10,6 +10,9 @@ from configs.base import Section
 class VllmEngine(Section):
     """The vLLM engine inside the rollout process: read with `rollout.engine=vllm` only."""
 
+    dtype: Literal["model", "float32", "bfloat16"] = "model"
+    """Type that it computes in; `model`: that of `model.dtype`."""
+
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs over which every layer is split."""
 
@@ -33,7 +36,10 @@ class VllmServer(Section):
     """Its address, such as `http://10.0.0.7:8000`."""
 
     timeout_s: float = Field(default=600.0, gt=0.0)
-    """Longest wait, in seconds, for one answer and for new weights to be in place."""
+    """Longest wait, in seconds, for one answer, and for new weights to be in place."""
+
+    connect_timeout_s: float = Field(default=60.0, gt=0.0)
+    """Longest wait, in seconds, for it to accept connections."""
 
     max_connections: int = Field(default=64, ge=1)
     """Most responses asked for at once."""

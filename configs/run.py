@@ -4,6 +4,7 @@ from pydantic import Field
 
 from configs.base import Section
 from configs.data import Data
+from configs.distillation import Teacher
 from configs.evaluation import Evaluation
 from configs.job import Job
 from configs.model import Model
@@ -11,6 +12,7 @@ from configs.resources import Resources
 from configs.reward import Reward
 from configs.rl import Rl
 from configs.rollout import Rollout
+from configs.schedule import Schedule
 from configs.tracking import Tracking
 from configs.trainer import Trainer
 
@@ -26,6 +28,9 @@ class RunConfig(Section):
 
     model: Model = Model()
     """The policy before its first step."""
+
+    teacher: Teacher = Teacher()
+    """The model that is distilled, if any."""
 
     data: Data = Data()
     """Where prompts come from."""
@@ -54,4 +59,14 @@ class RunConfig(Section):
     @property
     def directory(self) -> str:
         """Directory of the run, `<job.output_root>/<job.name>`."""
-        return f"{self.job.output_root.rstrip('/')}/{self.job.name}"
+        return self.job.directory
+
+    @property
+    def schedule(self) -> Schedule:
+        """When the run steps, saves and ends."""
+        return self.rl
+
+    @property
+    def schedule_name(self) -> str:
+        """Name of the section that `schedule` is, for messages."""
+        return "rl"

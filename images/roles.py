@@ -27,3 +27,8 @@ LIGHT = ImageSpec(
 
 TRAIN = ImageSpec(name="posttrain-train", python_version="3.11", packages=pinned(*TABLES, *MODELS))
 """Tasks that hold a policy."""
+
+TEACHER = ImageSpec(
+    name="posttrain-teacher", python_version="3.11", packages=pinned(*TABLES, *MODELS)
+)
+"""Tasks that score with a teacher."""

@@ -3,11 +3,13 @@
 Shapes: `B` sequences, `S` prompt plus response positions, `T` response positions, `K` top-k.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from objectives.primitives.mapped import PerToken
 from objectives.primitives.shapes import require_shape
 
 
@@ -114,10 +116,29 @@ class PolicyAdapter(Protocol):
         """Score the response tokens, with logits divided by `temperature`; carries gradient."""
         ...
 
+    def map_logits(self, batch: TrajectoryBatch, per_token: PerToken) -> Tensor:
+        """Return what a function makes of each response token's logits [B, T, C]; carries gradient.
+
+        The function gets the logits from which a few response tokens are drawn, and the numbers of
+        these tokens among all of `batch.response_mask`, row by row. At padding the values are 0.
+        """
+        ...
+
 
 class ReferenceScorer(Protocol):
     """A frozen reference as the objective sees it: scores only, never the network behind them."""
 
     def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
         """Return [B, T] log-probabilities of the response tokens under the reference, in nats."""
+        ...
+
+
+class TeacherScorer(Protocol):
+    """A frozen teacher as the objective sees it, where its whole distribution is needed."""
+
+    def teacher_logits(self, batch: TrajectoryBatch) -> Callable[[Tensor], Tensor]:
+        """Return a function from the numbers of response tokens [n] to the teacher's logits [n, V].
+
+        Tokens are numbered as in `PolicyAdapter.map_logits`. `V` may be less than the student's.
+        """
         ...

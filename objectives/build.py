@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 
 from configs.rl import Rl
-from objectives.batch import ReferenceScorer
+from objectives.batch import ReferenceScorer, TeacherScorer
 from objectives.objective import Objective
 
 BUILDER_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -99,25 +99,31 @@ def build(
     model_context: ModelContext,
     *,
     reference_scorer: ReferenceScorer | None = None,
+    teacher_scorer: TeacherScorer | None = None,
     staleness: int = 0,
 ) -> Objective:
     """Call a builder and check what it returns.
 
     The keyword arguments below reach the builder only when they are not the default, so a builder
-    that needs neither does not have to take them.
+    that needs none does not have to take them.
 
     Args:
         builder: from `load_builder`.
         rl: the resolved `rl` section.
         model_context: what the trainer knows about the policy.
         reference_scorer: scorer of the frozen reference, if the run has one.
+        teacher_scorer: gives the logits of the teacher, if the run needs them.
         staleness: most policy versions between sampling and training.
 
     Raises:
         ValueError: naming `rl.builder`, if the builder returns something else than an `Objective`
             or does not take a keyword that this run needs.
     """
-    extra = {"reference_scorer": reference_scorer, "staleness": staleness}
+    extra = {
+        "reference_scorer": reference_scorer,
+        "teacher_scorer": teacher_scorer,
+        "staleness": staleness,
+    }
     given = {name: value for name, value in extra.items() if value}
     try:
         inspect.signature(builder).bind(rl, model_context, **given)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
-from objectives.batch import PolicyAdapter, ReferenceScorer, TrajectoryBatch
+from objectives.batch import ReferenceScorer
 from objectives.metrics import OBJECTIVE_WEIGHT_SUM, Metric, MetricAdapter, Metrics
 from objectives.old_logp import OldLogpCache
 
@@ -63,8 +63,12 @@ class Term:
 Loss = Tensor | tuple[Term, ...]
 """What an objective returns beside its metrics: a scalar, or several terms."""
 
-LossFn = Callable[[PolicyAdapter, TrajectoryBatch], tuple[Loss, Metrics]]
-"""`fn(model, batch) -> (loss, metrics)`; never communicates, launches, saves or moves anything."""
+LossFn = Callable[..., tuple[Loss, Metrics]]
+"""`fn(model, batch) -> (loss, metrics)`; never communicates, launches, saves or moves anything.
+
+The batch is a `TrajectoryBatch`, or what the rows of another topology are laid out as, such as a
+`PreferenceBatch`; the model is the adapter that goes with it.
+"""
 
 
 @dataclass(frozen=True)

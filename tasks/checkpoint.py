@@ -5,6 +5,8 @@ from pathlib import Path
 
 from flytekit import task
 
+from configs.dpo import DpoConfig
+from configs.plan import AnyConfig
 from configs.run import RunConfig
 from images.roles import LIGHT
 from tasks.handle import Policy, Run, handle, release
@@ -16,6 +18,18 @@ def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logge
 
     Beside its files lies `policy.json`, with which `pyflyte run` can start any task on it.
     """
+    return _publish(config, run, before, after)
+
+
+@task(container_image=LIGHT)
+def checkpoint_pairs(
+    config: DpoConfig, run: Run, before: Policy, after: Policy, logged: int
+) -> Policy:
+    """Publish a policy trained on pairs, every `dpo.save_every` steps and after the last one."""
+    return _publish(config, run, before, after)
+
+
+def _publish(config: AnyConfig, run: Run, before: Policy, after: Policy) -> Policy:
     from tasks.policy import checkpoints
     from tasks.run.files import write_text
 
@@ -37,7 +51,7 @@ def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logge
     return after
 
 
-def checkpoint_due(config: RunConfig, step: int) -> bool:
+def checkpoint_due(config: AnyConfig, step: int) -> bool:
     """Return whether a checkpoint is published before training step `step`."""
-    every = config.rl.save_every
-    return step == config.rl.max_steps or (every > 0 and step % every == 0)
+    every = config.schedule.save_every
+    return step == config.schedule.max_steps or (every > 0 and step % every == 0)

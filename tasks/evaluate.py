@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from flytekit import task
 
+from configs.plan import AnyConfig
 from configs.run import RunConfig
 from images.roles import TRAIN
 from tasks.data.arrow import Table
@@ -28,7 +29,7 @@ def evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
     return Evaluated(metrics, time.perf_counter() - started)
 
 
-def evaluation_due(config: RunConfig, step: int) -> bool:
+def evaluation_due(config: AnyConfig, step: int) -> bool:
     """Return whether the policy before training step `step` is evaluated within the loop."""
     every = config.evaluation.every
     return step == 0 or (every > 0 and step % every == 0)

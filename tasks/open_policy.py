@@ -7,10 +7,11 @@ from typing import NamedTuple
 from flytekit import Cache, task
 
 from configs.data import Data
+from configs.dpo import Denoiser
 from configs.model import Model
 from images.roles import TRAIN
 from tasks.handle import Policy, Run, handle
-from tasks.policy.start import CODE_VERSION
+from tasks.policy.start import CODE_VERSION, DENOISER_VERSION
 
 
 class Opened(NamedTuple):
@@ -27,6 +28,16 @@ def bootstrap_policy(model: Model, data: Data, seed: int, output_root: str) -> O
     from tasks.policy.start import initial_policy
 
     files = initial_policy(model, data, seed=seed, output_root=Path(output_root).resolve())
+    return Opened(handle(files, step=0, identity=""), time.perf_counter() - started)
+
+
+@task(container_image=TRAIN, cache=Cache(version=DENOISER_VERSION, serialize=True))
+def bootstrap_denoiser(denoiser: Denoiser, seed: int, output_root: str) -> Opened:
+    """Train the embedded denoiser of points, before any preference."""
+    started = time.perf_counter()
+    from tasks.policy.start import initial_denoiser
+
+    files = initial_denoiser(denoiser, seed=seed, output_root=Path(output_root).resolve())
     return Opened(handle(files, step=0, identity=""), time.perf_counter() - started)
 
 

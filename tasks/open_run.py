@@ -2,9 +2,11 @@
 
 from flytekit import task
 
+from configs.dpo import DpoConfig
 from configs.run import RunConfig
 from images.roles import TRAIN
-from tasks.handle import Run
+from tasks.data.arrow import Table
+from tasks.handle import Policy, Run
 
 
 @task(container_image=TRAIN)
@@ -14,3 +16,23 @@ def open_run(config: RunConfig, fingerprint: str, resume_from: str) -> Run:
     from tasks.trainer.loop import build_objective
 
     return Run(**open_training_run(config, build_objective(config), fingerprint, resume_from))
+
+
+@task(container_image=TRAIN)
+def open_pair_run(
+    config: DpoConfig,
+    policy: Policy,
+    train: Table,
+    held_out: Table,
+    fingerprint: str,
+    resume_from: str,
+) -> Run:
+    """Open a run on preference pairs, whose reference scores must be those of its first policy."""
+    from tasks.run.opening import open_training_run
+    from tasks.trainer.preferences import build_preference_objective
+    from tasks.trainer.reference_scores import require_own_reference
+
+    if config.dpo.pairs == "text":
+        require_own_reference((train, held_out), policy.local(), dtype=config.model.dtype)
+    objective = build_preference_objective(config)
+    return Run(**open_training_run(config, objective, fingerprint, resume_from))

@@ -1,17 +1,40 @@
 """Flyte task: from a recipe and overrides to the config that every other task takes."""
 
+from typing import NamedTuple
+
 from flytekit import task
 
-from configs.preflight import warnings
-from configs.resolve import resolve
+from configs.data import Data
+from configs.dpo import DpoConfig
+from configs.dpo_preflight import check_pairs, dpo_warnings
+from configs.preflight import check_topology, warnings
+from configs.resolve import resolve, resolve_dpo
 from configs.run import RunConfig
 from images.roles import LIGHT
 
 
 @task(container_image=LIGHT)
-def resolve_config(recipe: str, overrides: str) -> RunConfig:
+def resolve_config(recipe: str, overrides: str, workflow: str = "grpo") -> RunConfig:
     """Resolve and check the whole configuration before any work."""
     config = resolve(recipe, overrides)
+    check_topology(config, workflow)
     for line in warnings(config):
         print(f"warning: {line}")  # noqa: T201
     return config
+
+
+class ResolvedPairs(NamedTuple):
+    """The config of a run on preference pairs, and what an embedded model is warm-started on."""
+
+    config: DpoConfig
+    problems: Data
+
+
+@task(container_image=LIGHT)
+def resolve_pairs(recipe: str, overrides: str, workflow: str) -> ResolvedPairs:
+    """Resolve and check the whole configuration of a run on preference pairs before any work."""
+    config = resolve_dpo(recipe, overrides)
+    check_pairs(config, workflow)
+    for line in dpo_warnings(config):
+        print(f"warning: {line}")  # noqa: T201
+    return ResolvedPairs(config, config.data.problems)

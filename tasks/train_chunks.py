@@ -29,10 +29,11 @@ def train_chunks(
 ) -> TrainedChunks:
     """Take the optimizer steps of one batch and write the updated policy."""
     started = time.perf_counter()
-    from tasks.data.schemas import ANNOTATED, require
+    from tasks.data.schemas import ANNOTATED, TEACHER, require
     from tasks.trainer.loop import train
 
-    table = require(annotated, ANNOTATED, stage="train_chunks", run=config.job.name, step=step)
+    schema = TEACHER if "teacher_logprobs" in annotated.column_names else ANNOTATED
+    table = require(annotated, schema, stage="train_chunks", run=config.job.name, step=step)
     others = {role: other.local() for role, other in auxiliary.items()}
     trained = train(config, table, policy.local(), (new_directory(), new_directory()), others)
     updated = handle(trained.policy, step=step + 1, identity=trained.identity)

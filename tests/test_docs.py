@@ -12,8 +12,10 @@ import pytest
 
 from configs.messages import MOVED
 from configs.plan import flatten
-from configs.resolve import resolve
+from configs.resolve import resolve, resolve_any
+from objectives.dpo_metrics import DPO_METRICS
 from objectives.grpo_metrics import METRIC_ADAPTER
+from objectives.opd import ADVANTAGE_METRICS, DIRECT_ADAPTER
 from tasks.annotators.summary import group_summary
 from tasks.run.closing import STAGES
 from tests.data import tables
@@ -49,6 +51,9 @@ def logged_metrics() -> set[str]:
     parts = {name for name in summary if name.startswith("train/reward/part/")}
     return {
         *METRIC_ADAPTER.names.values(),
+        *DIRECT_ADAPTER.names.values(),
+        *DPO_METRICS.names.values(),
+        *ADVANTAGE_METRICS.values(),
         *named_in_source(),
         *(f"perf/{stage}_s" for stage in STAGES),
         *(summary - parts),
@@ -114,7 +119,8 @@ def test_paths_and_make_targets_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_ids)
 def test_settings_that_a_page_names_exist(page: Path) -> None:
-    known = flatten(resolve("arithmetic")).keys() | MOVED.keys()
+    configs = resolve("arithmetic"), resolve_any("dpo_arithmetic")
+    known = {key for config in configs for key in flatten(config)} | MOVED.keys()
     sections = {key.split(".")[0] for key in known} - {"algorithm"}
     for key in re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:=[^`]*)?`", page.read_text()):
         is_known = key in known or any(name.startswith(f"{key}.") for name in known)

@@ -95,7 +95,12 @@ LAYERS = {
         theirs=("flytekit", "pydantic"),
     ),
     "workflows": Layer(
-        ours=(*(f"tasks.{path.stem}" for path in ROOT.glob("tasks/*.py")), "images", "configs"),
+        ours=(
+            *(f"tasks.{path.stem}" for path in ROOT.glob("tasks/*.py")),
+            "images",
+            "configs",
+            "workflows",
+        ),
         theirs=("flytekit",),
         except_in=(("*", "tasks.data.arrow"),),
     ),

@@ -1,7 +1,5 @@
 """GRPO and its variants: the order of the phases of a run and of a step."""
 
-from typing import NamedTuple
-
 from flytekit import dynamic, workflow
 
 from configs.run import RunConfig
@@ -9,83 +7,16 @@ from images.resources import requests
 from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.annotate import annotate
-from tasks.checkpoint import checkpoint
 from tasks.data.arrow import Table
-from tasks.evaluate import evaluate, evaluation_due
+from tasks.evaluate import evaluate
 from tasks.handle import Policy, Run
-from tasks.merge_groups import merge_groups, num_missing_groups
 from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
 from tasks.prepare_prompts import prepare_prompts
 from tasks.resolve_config import resolve_config
-from tasks.rollout import RolledOut, rollout
-from tasks.score import Scored, score
-from tasks.select_prompts import select_prompts
-from tasks.track import deck_due, report, track
 from tasks.train_chunks import train_chunks
-
-SEGMENT_STEPS = 50
-"""Steps per segment, and segments per run: both graphs stay under the usual limit of 100 nodes."""
-
-
-class Collected(NamedTuple):
-    """Scored groups, and the seconds of each rollout and scoring that they took."""
-
-    scored: Table
-    rollout_s: list[float]
-    score_s: list[float]
-
-
-class Trained(NamedTuple):
-    """The trained policy, its held-out metrics, and the seconds that measuring them took."""
-
-    policy: Policy
-    evaluation: dict[str, float]
-    evaluate_s: float
-
-
-def sample_groups(
-    config: RunConfig, step: int, policy: Policy, pool: Table, *, refill: int, num_prompts: int
-) -> tuple[RolledOut, Scored]:
-    """Issue the nodes that select prompts, roll them out and score the responses."""
-    light, gpu = requests(config.resources.light), requests(config.resources.rollout)
-    prompts = select_prompts(
-        config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
-    ).with_overrides(requests=light)
-    rolled = rollout(
-        config=config, step=step, policy=policy, prompts=prompts, refill=refill
-    ).with_overrides(requests=gpu)
-    scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
-    return rolled, scored
-
-
-@dynamic(container_image=LIGHT)
-def refill_groups(
-    config: RunConfig,
-    step: int,
-    policy: Policy,
-    pool: Table,
-    scored: Table,
-    refill: int,
-    rollout_s: list[float],
-    score_s: list[float],
-) -> Collected:
-    """Replace groups without signal, until there are none or the refills are used up."""
-    missing = num_missing_groups(config, scored)
-    if missing == 0 or refill > config.rl.dynamic_sampling_rounds:
-        return Collected(scored, rollout_s, score_s)
-    rolled, extra = sample_groups(config, step, policy, pool, refill=refill, num_prompts=missing)
-    merged = merge_groups(config=config, step=step, scored=scored, extra=extra.table)
-    return refill_groups(
-        config=config,
-        step=step,
-        policy=policy,
-        pool=pool,
-        scored=merged.with_overrides(requests=requests(config.resources.light)),
-        refill=refill + 1,
-        rollout_s=[*rollout_s, rolled.seconds],
-        score_s=[*score_s, extra.seconds],
-    )
+from workflows import phases
+from workflows.phases import Trained
 
 
 @dynamic(container_image=LIGHT)
@@ -99,29 +30,17 @@ def grpo_step(
     held_out: Table,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, train, track and checkpoint."""
-    light = requests(config.resources.light)
-    rolled, scored = sample_groups(
-        config, step, policy, pool, refill=0, num_prompts=config.rollout.prompts_per_step
+    at = phases.Stage(config, run, step, policy)
+    collected = phases.collect(at, pool)
+    annotated = annotate(config=config, step=step, scored=collected.scored).with_overrides(
+        requests=requests(config.resources.light)
     )
-    collected = Collected(scored.table, [rolled.seconds], [scored.seconds])
-    if config.rl.dynamic_sampling_rounds:
-        collected = refill_groups(
-            config=config,
-            step=step,
-            policy=policy,
-            pool=pool,
-            scored=collected.scored,
-            refill=1,
-            rollout_s=collected.rollout_s,
-            score_s=collected.score_s,
-        )
-    annotated = annotate(config=config, step=step, scored=collected.scored)
     trained = train_chunks(
         config=config,
         step=step,
         policy=policy,
         auxiliary=auxiliary,
-        annotated=annotated.with_overrides(requests=light).table,
+        annotated=annotated.table,
     ).with_overrides(requests=requests(config.resources.train))
     seconds = {
         "rollout": collected.rollout_s,
@@ -129,27 +48,7 @@ def grpo_step(
         "annotate": [annotated.seconds],
         "train": [trained.seconds],
     }
-    evaluation = {}
-    if evaluation_due(config, step):
-        evaluated = evaluate(config=config, policy=policy, held_out=held_out)
-        evaluated.with_overrides(requests=requests(config.resources.rollout))
-        evaluation, seconds["evaluate"] = evaluated.metrics, [evaluated.seconds]
-    logged = track(
-        config=config,
-        run=run,
-        step=step,
-        table=annotated.summary,
-        update=trained.metrics,
-        evaluation=evaluation,
-        seconds=seconds,
-    ).with_overrides(requests=light)
-    if deck_due(config, step):
-        report(
-            config=config, run=run, step=step, annotated=annotated.table, logged=logged
-        ).with_overrides(requests=light)
-    return checkpoint(
-        config=config, run=run, before=policy, after=trained.policy, logged=logged
-    ).with_overrides(requests=light)
+    return phases.conclude(at, annotated, trained, held_out, seconds)
 
 
 @dynamic(container_image=LIGHT)
@@ -164,35 +63,31 @@ def segment(
     stop: int,
 ) -> Policy:
     """Take the steps from `start` up to, but not including, `stop`."""
-    for step in range(start, stop):
-        policy = grpo_step(
-            config=config,
-            run=run,
-            step=step,
-            policy=policy,
-            auxiliary=auxiliary,
-            pool=pool,
-            held_out=held_out,
-        )
-    return policy
+    return phases.take_steps(
+        grpo_step,
+        policy,
+        start,
+        stop,
+        config=config,
+        run=run,
+        auxiliary=auxiliary,
+        pool=pool,
+        held_out=held_out,
+    )
 
 
 @dynamic(container_image=LIGHT)
 def loop(config: RunConfig, run: Run, first: Policy, pool: Table, held_out: Table) -> Trained:
     """Train from the run's starting point to its last step, in segments."""
-    auxiliary = {"reference": first} if config.rl.kl_beta else {}
-    policy = resume_policy(run=run) if run.checkpoint else first
-    for start in range(run.start_step, config.rl.max_steps, SEGMENT_STEPS):
-        policy = segment(
-            config=config,
-            run=run,
-            policy=policy,
-            auxiliary=auxiliary,
-            pool=pool,
-            held_out=held_out,
-            start=start,
-            stop=min(start + SEGMENT_STEPS, config.rl.max_steps),
-        )
+    policy = phases.take_segments(
+        segment,
+        resume_policy(run=run) if run.checkpoint else first,
+        config,
+        run,
+        auxiliary={"reference": first} if config.rl.kl_beta else {},
+        pool=pool,
+        held_out=held_out,
+    )
     final = evaluate(config=config, policy=policy, held_out=held_out)
     final.with_overrides(requests=requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)

@@ -1,12 +1,30 @@
 """Pairwise preference losses over sequence log-probabilities."""
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from objectives.primitives.shapes import require_shape
+from objectives.primitives.shapes import keep, require_shape, require_token_matrix
 
 SMOOTHED_KINDS = ("sigmoid", "robust")
 """The kinds that read `label_smoothing`."""
+
+
+def sequence_logprobs(logprobs: Tensor, mask: Tensor) -> Tensor:
+    """Return the log-probability of each sequence [B], the sum over its kept tokens, in nats.
+
+    Args:
+        logprobs: [B, T] of the tokens.
+        mask: [B, T], 1 on tokens that count; what stands elsewhere is never read.
+
+    Raises:
+        ValueError: if shapes disagree.
+
+    >>> sequence_logprobs(torch.tensor([[-1.0, -2.0, 9.0]]), torch.tensor([[1, 1, 0]]))
+    tensor([-3.])
+    """
+    require_token_matrix(logprobs=logprobs, mask=mask)
+    return torch.where(keep(mask), logprobs, 0).sum(1)
 
 
 def preference_loss(
@@ -43,7 +61,6 @@ def preference_loss(
     Raises:
         ValueError: for another kind, disagreeing shapes, or a knob that is out of range or unread.
 
-    >>> import torch
     >>> zero = torch.zeros(1)
     >>> preference_loss(zero, zero, zero, zero, beta=0.1, kind="sigmoid")
     tensor([0.6931])

@@ -1,15 +1,19 @@
 """Problems read from JSON lines or Parquet, on disk or on any store that fsspec opens."""
 
 import json
+from collections.abc import Callable
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.data import Data
+from configs.data import Data, PromptSource
 from tasks.data.problems import Problem, Problems
+
+Item = TypeVar("Item")
 
 
 def file_problems(data: Data) -> Problems:
@@ -19,9 +23,20 @@ def file_problems(data: Data) -> Problems:
         FileNotFoundError: if a file is not there.
         ValueError: naming the file and row that cannot be used, or if too few rows are left.
     """
-    rows = read_problems(data.path, data)
+    return Problems(*both_parts(data, lambda path: read_problems(path, data)))
+
+
+def both_parts(
+    data: PromptSource, read: Callable[[str], list[Item]]
+) -> tuple[list[Item], list[Item]]:
+    """Return what `read` makes of the training file, and of the held-out file or a random part.
+
+    Raises:
+        ValueError: if no row is left to train on.
+    """
+    rows = read(data.path)
     if data.held_out_path:
-        return Problems(rows, read_problems(data.held_out_path, data))
+        return rows, read(data.held_out_path)
     if data.num_held_out >= len(rows):
         raise ValueError(
             f"data.num_held_out={data.num_held_out} leaves nothing of the {len(rows)} rows of "
@@ -29,7 +44,7 @@ def file_problems(data: Data) -> Problems:
         )
     order = np.random.Generator(np.random.PCG64(data.seed)).permutation(len(rows)).tolist()
     shuffled = [rows[index] for index in order]
-    return Problems(shuffled[: -data.num_held_out], shuffled[-data.num_held_out :])
+    return shuffled[: -data.num_held_out], shuffled[-data.num_held_out :]
 
 
 def read_problems(path: str, data: Data) -> list[Problem]:
@@ -46,11 +61,12 @@ def read_problems(path: str, data: Data) -> list[Problem]:
             answer=_text(row, data.answer_field, path, number),
             payload=json.dumps(row, ensure_ascii=False, default=str),
         )
-        for number, row in enumerate(_rows(path))
+        for number, row in enumerate(read_objects(path))
     ]
 
 
-def _rows(path: str) -> list[dict[str, object]]:
+def read_objects(path: str) -> list[dict[str, object]]:
+    """Return the rows of a file of JSON lines or Parquet, in its order."""
     with fsspec.open(path, "rb") as file:
         content = file.read()
     if path.endswith(".parquet"):

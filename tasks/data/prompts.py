@@ -52,7 +52,14 @@ def build_pool(problems: Sequence[Problem], encode: Encode, *, max_prompt_tokens
     return Pool(_table([p for p, _ in usable], [ids for _, ids in usable]), too_long, unsafe)
 
 
-def select(num_rows: int, step: int, *, num_prompts: int, data_seed: int) -> list[Pick]:
+def select(
+    num_rows: int,
+    step: int,
+    *,
+    num_prompts: int,
+    data_seed: int,
+    setting: str = "rollout.prompts_per_step",
+) -> list[Pick]:
     """Return `(group_id, row)` of the prompts of `step`, counted from 0.
 
     The steps cut one endless stream, a new permutation of all rows per epoch, into pieces of
@@ -67,8 +74,8 @@ def select(num_rows: int, step: int, *, num_prompts: int, data_seed: int) -> lis
         raise ValueError(f"step={step}: expected 0 or more")
     if not 1 <= num_prompts <= num_rows:
         raise ValueError(
-            f"rollout.prompts_per_step={num_prompts}: expected 1 to {num_rows}, the training "
-            "prompts of the source; lower rollout.prompts_per_step or choose a larger source"
+            f"{setting}={num_prompts}: expected 1 to {num_rows}, the training rows of the source; "
+            f"lower {setting} or choose a larger source"
         )
     start = step * num_prompts
     stop = start + num_prompts
@@ -112,12 +119,12 @@ def select_refill(
     return [(first + row, row) for row in others[start : start + num_prompts]]
 
 
-def take(pool: pa.Table, picks: Sequence[Pick]) -> pa.Table:
-    """Return the PROMPTS table of some rows of a pool, under their group ids."""
-    group_ids, rows = zip(*picks, strict=True)
+def take(pool: pa.Table, picks: Sequence[Pick], *, key: str = "group_id") -> pa.Table:
+    """Return some rows of a pool, in the column `key` under the ids that they were picked with."""
+    ids, rows = zip(*picks, strict=True)
     table = pool.take(list(rows))
-    place = table.schema.get_field_index("group_id")
-    return table.set_column(place, PROMPTS.field("group_id"), pa.array(group_ids, pa.int64()))
+    place = table.schema.get_field_index(key)
+    return table.set_column(place, table.schema.field(key), pa.array(ids, pa.int64()))
 
 
 def _permutation(rows: int, *entropy: int) -> np.ndarray:

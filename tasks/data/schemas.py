@@ -72,6 +72,49 @@ ANNOTATED = _extend(
 )
 """What trains; `annotations` says why tokens were masked, comma-separated, "" if none were."""
 
+TEACHER = _extend(
+    ANNOTATED,
+    [
+        _required("teacher_logprobs", LOGPROBS),
+        pa.field("teacher_topk_ids", pa.list_(TOKENS), nullable=True),
+        pa.field("teacher_topk_logprobs", pa.list_(LOGPROBS), nullable=True),
+    ],
+)
+"""What distils: the teacher's log-probabilities (nats) of the response tokens, and its likeliest
+tokens at each of them, most probable first; null where `rl.teacher_topk` is 0."""
+
+PREFERENCES = pa.schema(
+    [
+        _required("pair_id", pa.int64()),
+        _required("source", pa.string()),
+        _required("prompt_text", pa.string()),
+        _required("chosen_text", pa.string()),
+        _required("rejected_text", pa.string()),
+        _required("prompt_tokens", TOKENS),
+        _required("chosen_tokens", TOKENS),
+        _required("rejected_tokens", TOKENS),
+    ]
+)
+"""One row per preference pair; the completions' tokens follow the prompt's, end token included."""
+
+REFERENCED = _extend(
+    PREFERENCES,
+    [
+        _required("reference_chosen_logprob", pa.float32()),
+        _required("reference_rejected_logprob", pa.float32()),
+    ],
+)
+"""What trains: the log-probability (nats) of each whole completion under the reference."""
+
+POINTS = pa.schema(
+    [
+        _required("pair_id", pa.int64()),
+        _required("chosen_point", pa.list_(pa.float32())),
+        _required("rejected_point", pa.list_(pa.float32())),
+    ]
+)
+"""One row per pair of points."""
+
 FINISH_REASONS = ("stop", "length", "abort")
 REWARD_STATUSES = ("ok", "wrong-format", "error", "timeout")
 
@@ -80,12 +123,21 @@ _STAGES = {
     "rollout": ROLLOUTS,
     "score": SCORED,
     "annotate": ANNOTATED,
+    "teacher_score": TEACHER,
+    "prepare_pairs": PREFERENCES,
+    "score_reference": REFERENCED,
 }
 PRODUCER = {name: stage for stage, schema in reversed(_STAGES.items()) for name in schema.names}
 """Which stage adds a column."""
 
 _MAY_HOLD_NULL_ITEMS = "engine_logprobs"
-_PER_TOKEN = ("engine_logprobs", "loss_mask")
+_PER_TOKEN = (
+    "engine_logprobs",
+    "loss_mask",
+    "teacher_logprobs",
+    "teacher_topk_ids",
+    "teacher_topk_logprobs",
+)
 
 
 def stamp(
@@ -167,7 +219,7 @@ def check_rows(table: pa.Table, *, stage: str) -> None:
         if name in table.column_names:
             _check_lengths(table, name, stage)
     if "sample_id" not in table.column_names:
-        _check_unique(table, ("group_id",), stage)
+        _check_unique(table, ("pair_id" if "pair_id" in table.column_names else "group_id",), stage)
         return
     _check_unique(table, ("sample_id",), stage)
     _check_unique(table, ("group_id", "sample_index"), stage)
@@ -216,8 +268,9 @@ def _check_nulls(table: pa.Table, stage: str) -> None:
 
 
 def _check_lengths(table: pa.Table, name: str, stage: str) -> None:
-    expected, got = lengths(table.column("response_tokens")), lengths(table.column(name))
-    wrong = np.flatnonzero(expected != got)
+    expected, column = lengths(table.column("response_tokens")), table.column(name)
+    got = lengths(pc.fill_null(column, []) if column.null_count else column)
+    wrong = np.flatnonzero((expected != got) & column.is_valid().to_numpy())
     if wrong.size:
         row = wrong[0]
         raise ValueError(

@@ -1,11 +1,14 @@
 """Which problems a configuration names."""
 
 import importlib
+from typing import TypeVar
 
-from configs.data import Data
+from configs.data import Data, PromptSource
 from tasks.data.arithmetic import arithmetic_problems
 from tasks.data.files import file_problems
 from tasks.data.problems import Problems
+
+Parts = TypeVar("Parts")
 
 
 def load_problems(data: Data) -> Problems:
@@ -23,10 +26,16 @@ def load_problems(data: Data) -> Problems:
         case "file":
             return file_problems(data)
         case "provider":
-            return _provided(data)
+            return provided(data, Problems)
 
 
-def _provided(data: Data) -> Problems:
+def provided(data: PromptSource, kind: type[Parts]) -> Parts:
+    """Return what the provider that `data` names makes of it.
+
+    Raises:
+        ValueError: it cannot be imported.
+        TypeError: it returned something else than a `kind` with both parts filled.
+    """
     module, _, name = data.provider.partition(":")
     try:
         provider = getattr(importlib.import_module(module), name)
@@ -35,10 +44,10 @@ def _provided(data: Data) -> Problems:
             f"data.provider={data.provider!r}: {error}; expected package.module:function, with the "
             "module's directory on PYTHONPATH"
         ) from error
-    problems = provider(data)
-    if not isinstance(problems, Problems) or not problems.train or not problems.held_out:
+    parts = provider(data)
+    if not isinstance(parts, kind) or not parts.train or not parts.held_out:
         raise TypeError(
-            f"data.provider={data.provider!r} returned {type(problems).__name__}, expected "
-            "tasks.data.problems.Problems with both parts filled"
+            f"data.provider={data.provider!r} returned {type(parts).__name__}, expected "
+            f"{kind.__module__}.{kind.__name__} with both parts filled"
         )
-    return problems
+    return parts

@@ -156,8 +156,8 @@ def difference(stored: Lineage, wanted: Lineage) -> list[str]:
     ]
 
 
-def require_lineage(checkpoint: Checkpoint, wanted: Lineage) -> None:
-    """Refuse to continue another kind of run.
+def require_lineage(checkpoint: Checkpoint, wanted: Lineage, *, section: str = "rl") -> None:
+    """Refuse to continue another kind of run; `section` is where `resume` is set.
 
     Raises:
         ValueError: listing every key that differs.
@@ -167,7 +167,8 @@ def require_lineage(checkpoint: Checkpoint, wanted: Lineage) -> None:
         raise ValueError(
             f"cannot resume from {checkpoint.path}:\n"
             + "\n".join(f"  {line}" for line in lines)
-            + "\nrestore these settings, choose another job.name, or start over with rl.resume=off"
+            + "\nrestore these settings, choose another job.name, or start over with "
+            f"{section}.resume=off"
         )
 
 

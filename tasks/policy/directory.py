@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -57,6 +58,11 @@ def weights_digest(directory: Path) -> str:
 
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Return every token id that the tokenizer or the generation config declares an end."""
-    declared = model.generation_config.eos_token_id if model.generation_config else None
+    return end_tokens(model.generation_config, tokenizer)
+
+
+def end_tokens(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the same from a generation config, for engines that open the directory themselves."""
+    declared = generation.eos_token_id if generation else None
     several = declared if isinstance(declared, list) else [declared]
     return {int(token) for token in (tokenizer.eos_token_id, *several) if token is not None}

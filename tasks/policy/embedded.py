@@ -15,8 +15,8 @@ from tasks.data.arithmetic import EOS, PAD, UNK, VOCABULARY
 from tasks.data.sources import load_problems
 
 WARMUP_STEPS = 50
-CHECK_EVERY = 10
-NUM_CHECK_PROBLEMS = 200
+CHECK_EVERY = 5
+NUM_CHECK_PROBLEMS = 500
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

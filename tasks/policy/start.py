@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from configs.data import Data
+from configs.dpo import Denoiser
 from configs.model import Model
 from tasks.policy import checkpoints
 from tasks.policy.digests import file_digest
@@ -18,6 +20,15 @@ CODE = (HERE / "embedded.py", HERE / "directory.py", HERE.parent / "data" / "ari
 
 CODE_VERSION = hashlib.sha256("".join(map(file_digest, CODE)).encode()).hexdigest()[:16]
 """Version of the cached task that builds it: an edit of these modules is a new version."""
+
+DENOISER_CODE = (HERE / "denoiser.py", HERE.parent / "data" / "points.py")
+DENOISER_VERSION = hashlib.sha256("".join(map(file_digest, DENOISER_CODE)).encode()).hexdigest()[
+    :16
+]
+"""The same of the denoiser of points."""
+
+SHAPE = ("hidden_size", "num_timesteps", "prediction", "warm_start_steps")
+"""Settings of a denoiser that its untrained weights depend on."""
 
 
 def initial_policy(model: Model, data: Data, *, seed: int, output_root: Path) -> PolicyFiles:
@@ -36,21 +47,49 @@ def embedded_key(model: Model, data: Data, *, seed: int) -> str:
         "code": CODE_VERSION,
         "libraries": [version(name) for name in ("torch", "transformers", "tokenizers")],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
+    return _key(inputs)
 
 
 def _embedded(model: Model, data: Data, *, seed: int, cache: Path) -> PolicyFiles:
-    root = cache / f"embedded-{embedded_key(model, data, seed=seed)}"
+    def build(weights: Path) -> None:
+        from tasks.policy.embedded import bootstrap
+
+        bootstrap(model.embedded, data, seed=seed, to=weights)
+
+    return _built(cache / f"embedded-{embedded_key(model, data, seed=seed)}", build)
+
+
+def initial_denoiser(denoiser: Denoiser, *, seed: int, output_root: Path) -> PolicyFiles:
+    """Return the untrained denoiser of points, built once and kept under `output_root`."""
+
+    def build(weights: Path) -> None:
+        from tasks.policy.denoiser import bootstrap_denoiser
+
+        bootstrap_denoiser(denoiser, seed=seed, to=weights)
+
+    inputs = {
+        "denoiser": denoiser.model_dump(include=set(SHAPE)),
+        "seed": seed,
+        "code": DENOISER_VERSION,
+        "libraries": [version(name) for name in ("torch", "transformers", "numpy")],
+    }
+    return _built(output_root / "cache" / f"denoiser-{_key(inputs)}", build)
+
+
+def _key(inputs: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _built(root: Path, build: Callable[[Path], None]) -> PolicyFiles:
+    """Return the policy that is kept under `root`, or the one that `build` writes."""
     found = checkpoints.newest(root)
     if found is not None:
         return found.policy
-    from tasks.policy.embedded import bootstrap
-
     with TemporaryDirectory() as scratch:
         weights, trainer_state = Path(scratch, "weights"), Path(scratch, "trainer_state")
         weights.mkdir()
         trainer_state.mkdir()
-        bootstrap(model.embedded, data, seed=seed, to=weights)
+        build(weights)
         policy = _untrained(weights, trainer_state)
         return checkpoints.publish(root, policy, step=0, lineage={}, mlflow_run_id="").policy
 

@@ -4,7 +4,6 @@ A thread per worker hands out small batches and waits for one reply per response
 time limit. Threads, not signals, keep the time, so that scoring works outside the main thread.
 """
 
-import atexit
 import contextlib
 import os
 import threading
@@ -113,7 +112,7 @@ _pool_lock = threading.Lock()
 
 
 def resident_pool(num_workers: int, memory_mib: int) -> Pool:
-    """Return the pool of this process, which stays from step to step and ends with the process.
+    """Return the pool of this process; it stays from step to step, and ends when the process does.
 
     Args:
         num_workers: 0 means one per CPU, at most `MAX_WORKERS`.
@@ -136,6 +135,3 @@ def close_resident_pool() -> None:
     with _pool_lock:
         if _pool is not None and _owner[0] == os.getpid():
             _pool.close()
-
-
-atexit.register(close_resident_pool)

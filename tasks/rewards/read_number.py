@@ -10,7 +10,7 @@ _WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _PLAIN = rf"(?:{_WHOLE}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{{1,2}}(?!\w))?"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s?(?:(?P<whole>\d+)\s(?:and\s)?(?=\d+\s?/\s?\d))?"
-    rf"(?P<over>{_PLAIN})(?:\s?/\s?(?P<under>{_PLAIN}))?(?![.,]?\d)"
+    rf"(?P<over>{_PLAIN})(?:\s?/\s?(?P<under>{_PLAIN}))?"
 )
 _REST = re.compile(
     r"""

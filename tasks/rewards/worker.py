@@ -4,7 +4,6 @@ Requests and replies are JSON, never pickles: a response's text may come to run 
 tests code), and must not come to run in the process that trains.
 """
 
-import asyncio
 import fcntl
 import json
 import os
@@ -42,17 +41,16 @@ def serve(connection: Connection) -> None:
     def send(reply: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(reply).encode())
 
-    with asyncio.Runner() as runner:
-        while True:
-            try:
-                request = json.loads(connection.recv_bytes())
-            except (EOFError, OSError):
-                return
-            name = request["provider"]
-            if "rows" not in request:
-                send(_load(providers, name, request["arguments"]))
-            else:
-                _score(runner, providers[name], request, send)
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        name = request["provider"]
+        if "rows" in request:
+            _score(providers[name], request["rows"], request["timeout_s"], send)
+        else:
+            send(_load(providers, name, request["arguments"]))
 
 
 def _load(providers: dict[str, Provider], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -68,16 +66,20 @@ def _load(providers: dict[str, Provider], name: str, arguments: dict[str, Any]) 
     }
 
 
-def _score(runner: asyncio.Runner, provider: Provider, request: dict[str, Any], send: Send) -> None:
-    rows, timeout_s = request["rows"], request["timeout_s"]
+def _score(provider: Provider, rows: Sequence[Row], timeout_s: float, send: Send) -> None:
+    def tell(index: int, score: Score) -> None:
+        send(_reply(index, score))
+
     try:
         if provider.batched:
-            _score_batch(runner, provider, rows, send)
+            _score_batch(provider, rows, send)
         elif provider.is_async:
-            runner.run(_score_concurrently(provider, rows, timeout_s, send))
+            from tasks.rewards.awaiting import score_side_by_side
+
+            score_side_by_side(provider, rows, timeout_s, tell)
         else:
             for index, row in enumerate(rows):
-                send(_reply(index, _judge(provider, row)))
+                tell(index, _judge(provider, row))
     except TypeError as error:
         send({"misuse": str(error)})
 
@@ -90,34 +92,9 @@ def _judge(provider: Provider, row: Row) -> Score:
     return checked(verdict, provider.name)
 
 
-async def _score_concurrently(
-    provider: Provider, rows: Sequence[Row], timeout_s: float, send: Send
-) -> None:
-    async def judge(index: int, row: Row) -> None:
-        send(_reply(index, await _judge_async(provider, row, timeout_s)))
-
-    await asyncio.gather(*(judge(index, row) for index, row in enumerate(rows)))
-
-
-async def _judge_async(provider: Provider, row: Row, timeout_s: float) -> Score:
+def _score_batch(provider: Provider, rows: Sequence[Row], send: Send) -> None:
     try:
-        async with asyncio.timeout(timeout_s) as limit:
-            verdict = await provider.function(*row)
-    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-        if limit.expired():
-            return Score(None, "timeout", detail=f"not scored within {timeout_s} s")
-        return failure(error)
-    return checked(verdict, provider.name)
-
-
-def _score_batch(
-    runner: asyncio.Runner, provider: Provider, rows: Sequence[Row], send: Send
-) -> None:
-    try:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        returned = provider.function(*columns)
-        verdicts = list(runner.run(returned) if provider.is_async else returned)
-        _check_number(len(verdicts), len(rows))
+        verdicts = _call_batched(provider, rows)
     except Exception as error:  # noqa: BLE001 - whatever a user's function raises
         send({"split": True} if len(rows) > 1 else _reply(0, failure(error)))
         return
@@ -125,9 +102,18 @@ def _score_batch(
         send(_reply(index, checked(verdict, provider.name)))
 
 
-def _check_number(num_scores: int, num_rows: int) -> None:
-    if num_scores != num_rows:
-        raise ValueError(f"the reward function gave {num_scores} scores for {num_rows} responses")
+def _call_batched(provider: Provider, rows: Sequence[Row]) -> list[object]:
+    returned = provider.function(*(list(column) for column in zip(*rows, strict=True)))
+    if provider.is_async:
+        from tasks.rewards.awaiting import awaited
+
+        returned = awaited(returned)
+    verdicts = list(returned)
+    if len(verdicts) != len(rows):
+        raise ValueError(
+            f"the reward function gave {len(verdicts)} scores for {len(rows)} responses"
+        )
+    return verdicts
 
 
 def _reply(index: int, score: Score) -> dict[str, Any]:

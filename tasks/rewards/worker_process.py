@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 LOAD_TIMEOUT_S = 120.0
@@ -104,4 +105,6 @@ class Worker:
 
 
 def _python_path() -> str:
-    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    # `pyflyte run` takes the project off the path once the workflow is loaded.
+    project = str(Path(__file__).parents[2])
+    return os.pathsep.join(os.path.abspath(entry) for entry in (project, *sys.path))

@@ -4,24 +4,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.plan import to_yaml
-from configs.run import RunConfig
+from configs.dpo import DpoConfig
+from configs.plan import AnyConfig, to_yaml
 from tasks.policy import checkpoints
 from tasks.run.files import RUN_FILE, read_json
 from tasks.tracking.metrics import history, log_step
 from tasks.tracking.progress import format_evaluation
 from tasks.tracking.runs import config_digest, finish
 from tasks.tracking.store import open_store
-from tasks.tracking.summary import Summary, first_and_last, with_orchestration, write_summary
+from tasks.tracking.summary import (
+    DistillationSummary,
+    PreferenceSummary,
+    Summary,
+    first_and_last,
+    with_orchestration,
+    write_summary,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-STAGES = ("rollout", "score", "annotate", "train", "evaluate")
+STAGES = ("rollout", "score", "annotate", "teacher", "train", "evaluate")
 
 
 def close_training_run(
-    config: RunConfig,
+    config: AnyConfig,
     *,
     mlflow_run_id: str,
     evaluation: Mapping[str, float],
@@ -48,7 +55,7 @@ def close_training_run(
         raise RuntimeError(f"no intact checkpoint under {config.directory}/checkpoints at the end")
     last = {**evaluation, "perf/evaluate_s": evaluate_s, "perf/elapsed_s": total_s}
     log_step(client, mlflow_run_id, found.step, last)
-    rewards = first_and_last(history(client, mlflow_run_id, "train/reward/mean"))
+    rewards = first_and_last(history(client, mlflow_run_id, _reward(config)))
     accuracies = first_and_last(history(client, mlflow_run_id, "val/accuracy"))
     summary = Summary(
         steps=found.step,
@@ -63,21 +70,38 @@ def close_training_run(
         config_digest=config_digest(to_yaml(config)),
         objective_identity=str(read_json(Path(config.directory) / RUN_FILE)["identity"]),
     )
+    summary = _extended(config, summary, client)
     path = write_summary(summary, config.job.output_root, config.job.name)
     finish(client, mlflow_run_id, "FINISHED")
     _tell(config, summary, evaluation, evaluate_s, path)
     return summary
 
 
+def _reward(config: AnyConfig) -> str:
+    """Return the metric that stands for the reward: for pairs, the margin."""
+    return "train/preference/margin" if isinstance(config, DpoConfig) else "train/reward/mean"
+
+
+def _extended(config: AnyConfig, summary: Summary, client: "MlflowClient") -> Summary:
+    """Return the summary with what only runs of this kind have."""
+    if isinstance(config, DpoConfig):
+        first, _ = first_and_last(history(client, summary.mlflow_run_id, "val/loss"))
+        return PreferenceSummary(**vars(summary), first_loss=first)
+    return summary if config.teacher.source == "none" else _with_teacher(summary, client)
+
+
+def _with_teacher(summary: Summary, client: "MlflowClient") -> DistillationSummary:
+    first, last = first_and_last(history(client, summary.mlflow_run_id, "train/teacher/kl"))
+    return DistillationSummary(**vars(summary), first_teacher_kl=first, last_teacher_kl=last)
+
+
 def stage_seconds(client: "MlflowClient", run_id: str) -> dict[str, float]:
-    """Return the seconds that each stage took over the whole run."""
-    return {
-        stage: sum(value for _, value in history(client, run_id, f"perf/{stage}_s"))
-        for stage in STAGES
-    }
+    """Return the seconds that each stage took over the whole run; only stages that it has."""
+    points = {stage: history(client, run_id, f"perf/{stage}_s") for stage in STAGES}
+    return {stage: sum(value for _, value in of) for stage, of in points.items() if of}
 
 
-def fail_training_run(config: RunConfig) -> None:
+def fail_training_run(config: AnyConfig) -> None:
     """Mark the tracking run of a failed run as failed, if it was opened at all."""
     run_id = read_json(Path(config.directory) / RUN_FILE).get("mlflow_run_id")
     if run_id:
@@ -85,17 +109,19 @@ def fail_training_run(config: RunConfig) -> None:
 
 
 def _tell(
-    config: RunConfig,
+    config: AnyConfig,
     summary: Summary,
     evaluation: Mapping[str, float],
     evaluate_s: float,
     path: Path,
 ) -> None:
+    of_pairs = isinstance(config, DpoConfig)
     line = format_evaluation(
         summary.steps,
-        config.rl.max_steps,
+        config.schedule.max_steps,
         accuracy=evaluation["val/accuracy"],
-        num_prompts=config.evaluation.num_prompts,
+        num_prompts=config.evaluation.num_pairs if of_pairs else config.evaluation.num_prompts,
+        unit="pairs" if of_pairs else "prompts",
         seconds=evaluate_s,
     )
     print(f"{line}\nsummary {path}\ncheckpoint {summary.checkpoint}", flush=True)

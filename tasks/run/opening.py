@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.plan import to_yaml
-from configs.run import RunConfig
+from configs.plan import AnyConfig, to_yaml
 from tasks.policy import checkpoints
 from tasks.policy.checkpoints import Checkpoint
 from tasks.run.files import RUN_FILE, read_json, write_text
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def open_training_run(
-    config: RunConfig, objective: "Objective", fingerprint: str, resume_from: str
+    config: AnyConfig, objective: "Objective", fingerprint: str, resume_from: str
 ) -> dict[str, object]:
     """Find the starting point, open the MLflow run and write the run's own files.
 
     Args:
         config: the run's.
         objective: whose identity the run is tied to.
-        fingerprint: of its prompts.
+        fingerprint: of its prompts or pairs.
         resume_from: a checkpoint of any run to start from if this one has none of its own.
 
     Returns:
@@ -45,12 +44,12 @@ def open_training_run(
     started = time.time()
     directory = Path(config.directory).resolve()
     hold(directory)
-    if config.rl.resume == "off":
-        set_aside(directory)
+    if config.schedule.resume == "off":
+        set_aside(directory, config.schedule_name)
     digest = objective.identity_digest()
     wanted = lineage(config, objective.identity, fingerprint)
-    start = starting_point(directory, resume_from, wanted)
-    _tell_start(start, config.rl.max_steps)
+    start = starting_point(directory, resume_from, wanted, section=config.schedule_name)
+    _tell_start(start, config.schedule.max_steps, config.schedule_name)
     client = open_store(config.tracking.uri, config.job.output_root)
     tags = _tags(config, digest, fingerprint)
     run_id = _tracking_run(client, config, directory, start, tags)
@@ -70,7 +69,7 @@ def open_training_run(
     return fields
 
 
-def set_aside(directory: Path) -> None:
+def set_aside(directory: Path, section: str) -> None:
     """Rename the directory of an earlier run of this name, so that nothing of it is lost."""
     if not directory.exists():
         return
@@ -78,11 +77,11 @@ def set_aside(directory: Path) -> None:
     while (target := directory.with_name(f"{directory.name}.{number}")).exists():
         number += 1
     directory.rename(target)
-    print(f"rl.resume=off: the earlier run now lies in {target}")
+    print(f"{section}.resume=off: the earlier run now lies in {target}")
 
 
 def starting_point(
-    directory: Path, resume_from: str, wanted: Mapping[str, object]
+    directory: Path, resume_from: str, wanted: Mapping[str, object], *, section: str = "rl"
 ) -> Checkpoint | None:
     """Return the run's newest intact checkpoint, else the one asked for, else None.
 
@@ -98,11 +97,11 @@ def starting_point(
                 f"step-NNNNNN with a {checkpoints.MANIFEST} that verifies"
             )
     if found is not None:
-        checkpoints.require_lineage(found, wanted)
+        checkpoints.require_lineage(found, wanted, section=section)
     return found
 
 
-def _tell_start(start: Checkpoint | None, num_steps: int) -> None:
+def _tell_start(start: Checkpoint | None, num_steps: int, section: str) -> None:
     if start is None:
         return
     if start.step < num_steps:
@@ -110,13 +109,13 @@ def _tell_start(start: Checkpoint | None, num_steps: int) -> None:
     else:
         print(
             f"nothing left to train: {start.path} has all {num_steps} steps; "
-            "raise rl.max_steps to go on, or set rl.resume=off to start over"
+            f"raise {section}.max_steps to go on, or set {section}.resume=off to start over"
         )
 
 
 def _tracking_run(
     client: "MlflowClient",
-    config: RunConfig,
+    config: AnyConfig,
     directory: Path,
     start: Checkpoint | None,
     tags: Mapping[str, str],
@@ -140,7 +139,7 @@ def _tracking_run(
     )
 
 
-def _tags(config: RunConfig, digest: str, fingerprint: str) -> dict[str, str]:
+def _tags(config: AnyConfig, digest: str, fingerprint: str) -> dict[str, str]:
     return run_tags(
         algorithm=config.algorithm,
         objective_identity=digest,

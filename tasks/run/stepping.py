@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from configs.dpo import DpoConfig
+from configs.plan import AnyConfig
 from configs.run import RunConfig
 from tasks.tracking.metrics import log_step
 from tasks.tracking.progress import StepProgress, format_step, remaining_s
@@ -36,7 +38,7 @@ class Clock:
 
 
 def track_step(
-    config: RunConfig,
+    config: AnyConfig,
     clock: Clock,
     *,
     mlflow_run_id: str,
@@ -62,7 +64,7 @@ def track_step(
 
 
 def published(
-    config: RunConfig, metrics: Mapping[str, float], seconds: Mapping[str, float]
+    config: AnyConfig, metrics: Mapping[str, float], seconds: Mapping[str, float]
 ) -> dict[str, float]:
     """Return everything measured in a step by public name; names without a root get `train/`."""
     named = {
@@ -70,6 +72,8 @@ def published(
         for name, value in metrics.items()
     }
     stages = {f"perf/{stage}_s": value for stage, value in seconds.items()}
+    if isinstance(config, DpoConfig):
+        return {**named, **stages}
     rate = {"perf/rollout_tokens_per_s": _tokens_per_s(config, metrics, seconds["rollout"])}
     return {**named, **stages, **rate}
 
@@ -80,21 +84,35 @@ def _tokens_per_s(config: RunConfig, metrics: Mapping[str, float], seconds: floa
 
 
 def _line(
-    config: RunConfig,
+    config: AnyConfig,
     clock: Clock,
     step: int,
     metrics: Mapping[str, float],
     seconds: Mapping[str, float],
 ) -> str:
-    num_steps = config.rl.max_steps
+    num_steps = config.schedule.max_steps
     here, done = step + 1 - clock.start_step, num_steps - clock.start_step
     progress = StepProgress(
         step=step + 1,
         num_steps=num_steps,
-        reward=metrics["reward/mean"],
         accuracy=metrics.get("val/accuracy"),
-        tokens_per_s=_tokens_per_s(config, metrics, sum(seconds.values())),
         seconds={stage: s for stage, s in seconds.items() if stage != "evaluate"},
         eta_s=remaining_s(here, done, clock.here_s()),
+        **_told(config, metrics, sum(seconds.values())),
     )
     return format_step(progress)
+
+
+def _told(
+    config: AnyConfig, metrics: Mapping[str, float], seconds: float
+) -> dict[str, float | str]:
+    """Return what stands for reward and speed in a kind of run."""
+    if isinstance(config, DpoConfig):
+        return {
+            "reward": metrics["train/preference/margin"],
+            "tokens_per_s": config.dpo.pairs_per_step / seconds,
+            "measure": "margin",
+            "unit": "pairs/s",
+        }
+    rate = _tokens_per_s(config, metrics, seconds)
+    return {"reward": metrics["reward/mean"], "tokens_per_s": rate}

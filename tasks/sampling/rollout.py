@@ -2,16 +2,16 @@
 
 import numpy as np
 import pyarrow as pa
-from transformers import PreTrainedModel
 
 from configs.run import RunConfig
 from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, require
 from tasks.policy import resident
-from tasks.policy.directory import load_model, stop_tokens
+from tasks.policy.declared import declared
+from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
 from tasks.policy.tokenizing import tokenizer_of
 from tasks.sampling.hf import HfSampler
-from tasks.sampling.sampler import Completion, SamplingParams
+from tasks.sampling.sampler import Completion, Sampler, SamplingParams
 
 
 def rollout(
@@ -80,20 +80,32 @@ def respond(
     return extend(repeated, ROLLOUTS, columns, stage="rollout")
 
 
-def _sampler(config: RunConfig, files: PolicyFiles) -> HfSampler:
+def _sampler(config: RunConfig, files: PolicyFiles) -> Sampler:
+    facts = declared(files)
+    _check_context(config, facts.context)
+    match config.rollout.engine:
+        case "transformers":
+            return _in_process(config, files, facts.stop_token_ids)
+        case "vllm":
+            from tasks.sampling.vllm import VllmSampler
+
+            return VllmSampler(config=config, files=files, stop_token_ids=facts.stop_token_ids)
+        case "server":
+            from tasks.sampling.server import ServerSampler
+
+            return ServerSampler(settings=config.rollout.server, files=files, declared=facts)
+
+
+def _in_process(config: RunConfig, files: PolicyFiles, stops: frozenset[int]) -> HfSampler:
     model = resident.borrow(
         "policy", files.digest, lambda: load_model(files.weights, dtype=config.model.dtype)
     )
-    _check_context(config, model)
     tokenizer = tokenizer_of(files)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    return HfSampler(
-        model=model, stop_token_ids=frozenset(stop_tokens(model, tokenizer)), pad_token_id=pad
-    )
+    return HfSampler(model=model, stop_token_ids=stops, pad_token_id=pad)
 
 
-def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
-    context = getattr(model.config, "max_position_embeddings", None)
+def _check_context(config: RunConfig, context: int | None) -> None:
     needed = config.rollout.max_prompt_tokens + config.rollout.max_tokens
     if context is not None and needed > context:
         raise ValueError(

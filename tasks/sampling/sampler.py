@@ -64,3 +64,12 @@ def group_uniforms(group_id: int, params: SamplingParams) -> npt.NDArray[np.floa
     entropy = np.random.SeedSequence((params.seed, params.step, group_id))
     generator = np.random.Generator(np.random.Philox(entropy))
     return generator.random((params.num_samples, params.max_tokens))
+
+
+def sample_seeds(group_id: int, params: SamplingParams) -> list[int]:
+    """Return a seed for each sample of a group, for engines that draw by themselves.
+
+    Below 2**63, and a function of the same four numbers as `group_uniforms`.
+    """
+    keys = ((params.seed, params.step, group_id, sample) for sample in range(params.num_samples))
+    return [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1) for key in keys]

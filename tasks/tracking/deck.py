@@ -125,20 +125,21 @@ def _mean(values: NDArray[np.float64] | NDArray[np.int64], decimals: int) -> str
 
 
 def _curves(rewards: Sequence[tuple[int, float]], accuracies: Sequence[tuple[int, float]]) -> str:
-    curves = _figure("Reward so far", line_chart(rewards, x_label="step", y_label="mean reward"))
+    curves = figure("Reward so far", line_chart(rewards, x_label="step", y_label="mean reward"))
     if accuracies:
         chart = line_chart(accuracies, x_label="step", y_label="accuracy (share)")
-        curves += _figure("Held-out accuracy so far", chart)
+        curves += figure("Held-out accuracy so far", chart)
     return curves
 
 
 def _distributions(rewards: NDArray[np.float64], lengths: NDArray[np.int64]) -> str:
     reward = histogram(rewards, x_label="reward", y_label="samples")
     length = histogram(lengths, x_label="response length (tokens)", y_label="samples")
-    return _figure("Rewards of this step", reward) + _figure("Response lengths", length)
+    return figure("Rewards of this step", reward) + figure("Response lengths", length)
 
 
-def _figure(title: str, chart: str) -> str:
+def figure(title: str, chart: str) -> str:
+    """Return a chart under its title."""
     return f"<figure><figcaption>{title}</figcaption>{chart}</figure>"
 
 
@@ -156,12 +157,12 @@ def _samples(table: pa.Table) -> str:
 def _row(sample: Mapping[str, object]) -> str:
     advantage = sample["advantage"]
     return (
-        f'<tr><td class="text">{_cut(sample["prompt_text"], MAX_PROMPT_CHARS)}</td>'
-        f'<td class="text">{_cut(sample["response_text"], MAX_RESPONSE_CHARS)}</td>'
+        f'<tr><td class="text">{cut(sample["prompt_text"], MAX_PROMPT_CHARS)}</td>'
+        f'<td class="text">{cut(sample["response_text"], MAX_RESPONSE_CHARS)}</td>'
         f'<td class="number">{_value(sample["reward"], ".3f", "unscored")}</td>'
         f'<td class="number {_direction(advantage)}">{_value(advantage, "+.3f", "none")}</td>'
         f'<td class="number">{len(sample["response_tokens"]):,}</td>'
-        f"<td>{_cut(sample['finish_reason'], MAX_WORD_CHARS)}</td></tr>"
+        f"<td>{cut(sample['finish_reason'], MAX_WORD_CHARS)}</td></tr>"
     )
 
 
@@ -175,7 +176,7 @@ def _value(value: float | None, form: str, absent: str) -> str:
     return absent if value is None else format(value, form)
 
 
-def _cut(text: str | None, max_chars: int) -> str:
+def cut(text: str | None, max_chars: int) -> str:
     """Return the text escaped; where it is too long, its start and how much is missing."""
     text = text or ""
     if len(text) <= max_chars:

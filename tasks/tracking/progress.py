@@ -29,6 +29,12 @@ class StepProgress:
     eta_s: float | None
     """Estimate of the seconds left; None: not known yet."""
 
+    measure: str = "reward"
+    """What `reward` is called."""
+
+    unit: str = "tok/s"
+    """Unit of `tokens_per_s`, where it counts something else."""
+
 
 def format_step(progress: StepProgress) -> str:
     """Return the line of a step; lines of one run align as long as their stages are the same.
@@ -40,9 +46,9 @@ def format_step(progress: StepProgress) -> str:
     """
     parts = [
         _position("step", progress.step, progress.num_steps),
-        f"reward {_number(progress.reward)}",
+        f"{progress.measure} {_number(progress.reward)}",
         f"accuracy {_share(progress.accuracy)}",
-        f"{progress.tokens_per_s:>7,.0f} tok/s",
+        f"{progress.tokens_per_s:>7,.0f} {progress.unit}",
         *_stages(progress.seconds),
         f"eta {format_duration(progress.eta_s):>6}",
     ]
@@ -50,7 +56,13 @@ def format_step(progress: StepProgress) -> str:
 
 
 def format_evaluation(
-    step: int, num_steps: int, *, accuracy: float, num_prompts: int, seconds: float
+    step: int,
+    num_steps: int,
+    *,
+    accuracy: float,
+    num_prompts: int,
+    seconds: float,
+    unit: str = "prompts",
 ) -> str:
     """Return the line of an evaluation after `step` steps; step 0 is the untrained policy.
 
@@ -59,7 +71,7 @@ def format_evaluation(
     """
     return (
         f"{_position('eval', step, num_steps)}  accuracy {_share(accuracy)}"
-        f"  {num_prompts:,} held-out prompts  {_seconds(seconds)}"
+        f"  {num_prompts:,} held-out {unit}  {_seconds(seconds)}"
     )
 
 

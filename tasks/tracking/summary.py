@@ -41,6 +41,29 @@ class Summary:
     objective_identity: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistillationSummary(Summary):
+    """The outcome of a run that has a teacher."""
+
+    first_teacher_kl: float | None
+    """Mean KL(student, teacher) of the first step, in nats per token."""
+
+    last_teacher_kl: float | None
+    """The same of the last step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSummary(Summary):
+    """The outcome of a run on preference pairs.
+
+    Its accuracy is the share of held-out pairs of which the chosen member has the larger implicit
+    reward, and its reward the mean difference of the two.
+    """
+
+    first_loss: float | None
+    """Held-out loss before the first update: ln 2 for the plain one."""
+
+
 def first_and_last(history: Sequence[tuple[int, float]]) -> tuple[float | None, float | None]:
     """Return the values at the lowest and highest step of `(step, value)` points.
 

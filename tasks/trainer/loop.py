@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +9,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from configs.distillation import TEACHER
 from configs.run import RunConfig
-from objectives.batch import ReferenceScorer, TrajectoryBatch
+from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
-from objectives.metrics import Metric, merge_metrics
 from objectives.objective import Objective
-from tasks.policy import resident
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.reference import open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
-from tasks.trainer.schedule import learning_rate
 from tasks.trainer.session import Session, checkout, publish
-from tasks.trainer.step import Update, update
+from tasks.trainer.teacher import FrozenTeachers, open_teacher
+from tasks.trainer.teacher_scores import rows_by_role
+from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 Chunks = list[TrajectoryBatch]
 
@@ -32,17 +31,10 @@ ENGINE_ALARM = "train/engine/alarm"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What a training step returns: the updated policy and what is worth telling about it."""
-
-    policy: PolicyFiles
-    identity: str
-    metrics: dict[str, float]
-
-
 def build_objective(
-    config: RunConfig, reference_scorer: ReferenceScorer | None = None
+    config: RunConfig,
+    reference_scorer: ReferenceScorer | None = None,
+    teacher_scorer: TeacherScorer | None = None,
 ) -> Objective:
     """Return the objective that the config names.
 
@@ -50,6 +42,7 @@ def build_objective(
         config: the run's.
         reference_scorer: scorer of the frozen reference; without one the objective can be asked for
             its identity, but a loss with a KL penalty cannot be computed.
+        teacher_scorer: gives the teacher's logits, for a loss over the whole vocabulary.
 
     Raises:
         ValueError: if `rl.builder` is not an importable builder of an `Objective`.
@@ -58,7 +51,13 @@ def build_objective(
         name_or_path=config.model.identity, max_response_length=config.rollout.max_tokens
     )
     builder = load_builder(config.rl.builder, config.rl.builder_arguments)
-    return build(builder, config.rl, context, reference_scorer=reference_scorer)
+    return build(
+        builder,
+        config.rl,
+        context,
+        reference_scorer=reference_scorer,
+        teacher_scorer=teacher_scorer,
+    )
 
 
 def train(
@@ -72,17 +71,21 @@ def train(
 
     Args:
         config: the run's.
-        table: an `ANNOTATED` table of the rows to train on.
+        table: an `ANNOTATED` or `TEACHER` table of the rows to train on.
         files: the policy that sampled them.
         to: empty directories for the new weights and the new trainer state.
-        auxiliary: other policies that the objective scores with, by role: `reference`.
+        auxiliary: other policies that the objective scores with, by role: `reference`, and the
+            teachers where their logits are needed.
 
     Raises:
         ValueError: if the rows are another policy's, or a proof fails.
     """
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
-    objective = build_objective(config, _reference(config, auxiliary or {}))
+    others = auxiliary or {}
+    objective = build_objective(
+        config, _reference(config, others), _teachers(config, others, table)
+    )
     require_columns(objective, table)
     _attest(table, files)
     session = checkout(config, files)
@@ -98,6 +101,21 @@ def _reference(config: RunConfig, auxiliary: Mapping[str, PolicyFiles]) -> Refer
     if "reference" not in auxiliary:
         return None
     return open_reference(auxiliary["reference"], dtype=config.model.dtype)
+
+
+def _teachers(
+    config: RunConfig, auxiliary: Mapping[str, PolicyFiles], table: pa.Table
+) -> TeacherScorer | None:
+    if TEACHER not in auxiliary:
+        return None
+    rows = rows_by_role(table["source"].to_pylist(), auxiliary)
+    ids = table["sample_id"].to_numpy()
+    return FrozenTeachers(
+        teachers={
+            role: open_teacher(auxiliary[role], role, dtype=config.teacher.dtype) for role in rows
+        },
+        roles={int(row): role for role, picked in rows.items() for row in ids[picked]},
+    )
 
 
 def _with_alarm(config: RunConfig, metrics: dict[str, float]) -> dict[str, float]:
@@ -148,12 +166,12 @@ def _updates(
         for part in split_rows(len(rows), config.rl.mini_batches)
     ]
     _freeze(config, objective, session, batches)
-    _prove(config, objective, session, rows)
-    updates = [_one_update(config, objective, session, chunks) for chunks in batches]
+    prove_once(objective, lambda: _prove(config, objective, session, rows))
+    metrics = take_updates(config, objective, session, batches)
     if objective.old_logp_cache is not None:
         objective.old_logp_cache.clear()
-    rate = session.state.optimizer.param_groups[0]["lr"]
-    return {**_report(updates), **_padding(batches), "train/learning_rate": rate}
+    masks = [chunk.attention_mask for chunks in batches for chunk in chunks]
+    return {**metrics, **padding(masks)}
 
 
 def _chunks(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]) -> Chunks:
@@ -181,33 +199,8 @@ def _freeze(
         objective.old_logp_cache.freeze(chunk.row_ids, scores)
 
 
-def _one_update(
-    config: RunConfig, objective: Objective, session: Session, chunks: Chunks
-) -> Update:
-    optimizer = session.state.optimizer
-    for group in optimizer.param_groups:
-        group["lr"] = _rate(config, session)
-    session.state.num_updates += 1
-    return update(
-        session.policy,
-        objective,
-        chunks,
-        optimizer,
-        session.accelerator,
-        max_grad_norm=config.trainer.max_grad_norm,
-    )
-
-
-def _rate(config: RunConfig, session: Session) -> float:
-    num_steps = config.rl.max_steps * config.rl.mini_batches
-    return learning_rate(session.state.num_updates, num_steps, config.trainer)
-
-
 def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows) -> None:
-    """Run the proofs that the config asks for, once per process and objective."""
-    digest = objective.identity_digest()
-    if resident.borrow("proved", digest, lambda: False):
-        return
+    """Run the proofs that the config asks for."""
     if config.trainer.prove_reduction:
         picked = proofs.pick_proof_rows(rows)
         if len(picked) > 1:
@@ -215,7 +208,6 @@ def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows
             proofs.prove_reduction(session.policy, objective, batch, session.accelerator)
     if config.rl.certified_deterministic_forward:
         _certify(config, session, rows)
-    resident.publish("proved", digest, True)
 
 
 def _certify(config: RunConfig, session: Session, rows: Rows) -> None:
@@ -242,30 +234,3 @@ def _sequence_means(
         yield from zip(
             batch.row_ids.tolist(), (logprobs.sum(1) / batch.token_counts).tolist(), strict=True
         )
-
-
-def _report(updates: list[Update]) -> dict[str, float]:
-    """Return the metrics of the step: merged over its updates, never averaged twice."""
-    applied = [u for u in updates if u.applied]
-    metrics = {name: m.value for name, m in merge_metrics(u.metrics for u in updates).items()}
-    norms = [u.grad_norm for u in applied]
-    return {
-        **metrics,
-        "train/grad_norm": float(np.mean(norms)) if norms else float("nan"),
-        "train/grad_norm_max": max(norms, default=float("nan")),
-        "train/weight": sum(u.weight for u in updates),
-        "train/num_updates": float(len(applied)),
-        "train/num_skipped_updates": float(len(updates) - len(applied)),
-    }
-
-
-def _padding(batches: list[Chunks]) -> dict[str, float]:
-    masks = [chunk.attention_mask for chunks in batches for chunk in chunks]
-    padded = Metric(
-        sum(float(mask.numel() - mask.sum()) for mask in masks), sum(map(_numel, masks))
-    )
-    return {"train/padding_fraction": padded.value, "train/num_chunks": float(len(masks))}
-
-
-def _numel(mask: torch.Tensor) -> int:
-    return mask.numel()

@@ -1,7 +1,7 @@
 """The policy adapter: what a loss may ask of a transformers model.
 
 Dimensions: `B` sequences, `S` prompt plus response positions, `T` response positions, `N` response
-tokens without padding, `H` hidden width, `V` vocabulary.
+tokens without padding, `H` hidden width, `V` vocabulary, `C` values of a token.
 """
 
 from functools import cached_property
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from objectives.batch import TokenLogprobs, TrajectoryBatch
 from objectives.primitives.logprobs import selected_logprobs
+from objectives.primitives.mapped import PerToken, map_logits
 
 HEAD_TOLERANCE = 1e-3
 """Largest relative difference between a model's logits and its head applied to hidden states."""
@@ -31,16 +32,26 @@ class PolicyModel(nn.Module):
         self._check_head()
 
     def forward(
-        self, batch: TrajectoryBatch, *, temperature: float, with_entropy: bool
+        self,
+        batch: TrajectoryBatch,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+        per_token: PerToken | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return log-probabilities and, if asked for, entropies [B, T] of the response tokens."""
+        """Return log-probabilities and, if asked for, entropies [B, T] of the response tokens.
+
+        With `per_token`, return what it makes of their logits [B, T, C] instead. It is an argument
+        of `forward`, not a method of its own, so that a wrapped model still gathers its weights.
+        """
         mask_BT = batch.response_mask.bool()
-        width = mask_BT.shape[1]
-        hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask)
-        hidden_NH = hidden_BSH[:, -width - 1 : -1][mask_BT]
+        hidden_NH = self.response_hidden(batch)
+        if per_token is not None:
+            values_NC = map_logits(hidden_NH, self.head.weight, per_token)
+            return _scatter(values_NC, mask_BT), None
         scored = selected_logprobs(
             hidden_NH,
-            self._head.weight,
+            self.head.weight,
             batch.response_tokens[mask_BT],
             temperature,
             with_entropy=with_entropy,
@@ -49,8 +60,15 @@ class PolicyModel(nn.Module):
         entropy_BT = None if entropy_N is None else _scatter(entropy_N, mask_BT)
         return _scatter(logprobs_N, mask_BT), entropy_BT
 
+    def response_hidden(self, batch: TrajectoryBatch) -> Tensor:
+        """Return the hidden states [N, H] from which the response tokens are predicted."""
+        mask_BT = batch.response_mask.bool()
+        hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask)
+        return hidden_BSH[:, -mask_BT.shape[1] - 1 : -1][mask_BT]
+
     @cached_property
-    def _head(self) -> nn.Module:
+    def head(self) -> nn.Module:
+        """The vocabulary head."""
         return self.model.get_output_embeddings()
 
     def _hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -67,7 +85,7 @@ class PolicyModel(nn.Module):
     def _check_head(self) -> None:
         probe = torch.arange(2, device=self.model.device)[None]
         logits = self.model(probe).logits
-        ours = nn.functional.linear(self._hidden(probe, torch.ones_like(probe)), self._head.weight)
+        ours = nn.functional.linear(self._hidden(probe, torch.ones_like(probe)), self.head.weight)
         error = (ours - logits).abs().max() / logits.abs().max().clamp(min=HEAD_TOLERANCE)
         if not error <= HEAD_TOLERANCE:
             raise ValueError(
@@ -91,7 +109,14 @@ class PolicyAdapter:
             *self.module(batch, temperature=temperature, with_entropy=with_entropy)
         )
 
+    def map_logits(self, batch: TrajectoryBatch, per_token: PerToken) -> Tensor:
+        """Return what a function makes of the response tokens' logits [B, T, C], 0 at padding."""
+        return self.module(batch, per_token=per_token)[0]
+
 
 def _scatter(values_N: Tensor, mask_BT: Tensor) -> Tensor:
-    empty = torch.zeros(mask_BT.shape, dtype=values_N.dtype, device=values_N.device)
-    return empty.masked_scatter(mask_BT, values_N)
+    """Return [N, ...] values at their places in [B, T, ...]."""
+    values = values_N.shape[1:]
+    empty = torch.zeros((*mask_BT.shape, *values), dtype=values_N.dtype, device=values_N.device)
+    mask = mask_BT.reshape(*mask_BT.shape, *(1 for _ in values)).expand_as(empty)
+    return empty.masked_scatter(mask, values_N)

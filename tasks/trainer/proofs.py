@@ -48,16 +48,20 @@ def pick_proof_rows(rows: Rows, num_rows: int = NUM_PROOF_ROWS) -> npt.NDArray[n
 
 
 def stagger(batch: TrajectoryBatch) -> TrajectoryBatch:
-    """Return the batch with rows of unequal numbers of training tokens, the last one with none.
+    """Return the batch with rows of unequal lengths, the last one masked, and advantages of +-1.
 
-    A weight in the wrong unit is invisible where all rows are equally long.
+    A weight in the wrong unit is invisible where all rows are equally long, and every weight is
+    where no row has an advantage.
     """
     order = batch.loss_mask.long().cumsum(1)
     limit = torch.arange(1, len(order) + 1, device=order.device)[:, None]
     limit[-1] = 0
     mask = batch.loss_mask & (order <= limit)
     fields = {name: getattr(batch, name) for name in TrajectoryBatch.__dataclass_fields__}
-    return TrajectoryBatch(**{**fields, "loss_mask": mask, "token_counts": mask.sum(1)})
+    signs = torch.ones_like(batch.advantages)
+    signs[1::2] = -1
+    changed = {"loss_mask": mask, "token_counts": mask.sum(1), "advantages": signs}
+    return TrajectoryBatch(**{**fields, **changed})
 
 
 def prove_reduction(

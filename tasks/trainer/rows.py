@@ -5,11 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from objectives.batch import TrajectoryBatch
 
 Lists = list[npt.NDArray[np.generic]]
+
+TEACHER_COLUMNS = ("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,9 @@ class Rows:
         masks: loss mask of each response.
         advantages: [N].
         engine_logprobs: per response (nats), NaN where the engine reported none.
+        teacher_logprobs: per response (nats); None without a teacher.
+        teacher_topk_ids: [T, K] per response; None unless they were asked for.
+        teacher_topk_logprobs: [T, K] per response; None unless they were asked for.
     """
 
     ids: npt.NDArray[np.int64]
@@ -31,6 +37,9 @@ class Rows:
     masks: Lists
     advantages: npt.NDArray[np.float32]
     engine_logprobs: Lists
+    teacher_logprobs: Lists | None = None
+    teacher_topk_ids: Lists | None = None
+    teacher_topk_logprobs: Lists | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -47,18 +56,37 @@ class Rows:
 
 
 def read_rows(table: pa.Table) -> Rows:
-    """Take the columns that train out of an annotated table, in its order."""
+    """Take the columns that train out of an annotated table, in its order; a teacher's as well."""
     return Rows(
         ids=table["sample_id"].to_numpy(),
-        prompts=_lists(table["prompt_tokens"]),
-        responses=_lists(table["response_tokens"]),
-        masks=_lists(table["loss_mask"]),
+        prompts=token_lists(table["prompt_tokens"]),
+        responses=token_lists(table["response_tokens"]),
+        masks=token_lists(table["loss_mask"]),
         advantages=table["advantage"].to_numpy(),
-        engine_logprobs=_lists(table["engine_logprobs"]),
+        engine_logprobs=token_lists(table["engine_logprobs"]),
+        **{name: _teacher_lists(table, name) for name in TEACHER_COLUMNS},
     )
 
 
-def _lists(column: pa.ChunkedArray) -> Lists:
+def _teacher_lists(table: pa.Table, name: str) -> Lists | None:
+    if name not in table.column_names or table[name].null_count:
+        return None
+    if pa.types.is_list(table.schema.field(name).type.value_type):
+        return _matrices(table[name])
+    return token_lists(table[name])
+
+
+def _matrices(column: pa.ChunkedArray) -> Lists:
+    """Return an array [T, K] per row; K is the same throughout."""
+    rows = pa.chunked_array([chunk.flatten() for chunk in column.chunks])
+    values = np.concatenate([chunk.flatten().to_numpy() for chunk in rows.chunks])
+    num_tokens = pc.list_value_length(column).to_numpy()
+    matrix = values.reshape(int(num_tokens.sum()), -1)
+    return np.split(matrix, np.cumsum(num_tokens)[:-1])
+
+
+def token_lists(column: pa.ChunkedArray) -> Lists:
+    """Return every list of a column as an array of its own."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else array.type.wrap_array([])
@@ -132,11 +160,23 @@ def collate(rows: Rows, chunk: npt.NDArray[np.int64], device: torch.device) -> T
         token_counts=tensor(masks.sum(1)),
         advantages=tensor(rows.advantages[chunk]),
         engine_logprobs=tensor(_pad(engine, fill=np.nan, dtype=np.float32)),
+        **{name: tensor(array) for name, array in _teacher_arrays(rows, picked).items()},
     )
 
 
+def _teacher_arrays(rows: Rows, picked: list[int]) -> dict[str, npt.NDArray[np.generic]]:
+    given = {name: getattr(rows, name) for name in TEACHER_COLUMNS}
+    dtypes = {"teacher_topk_ids": np.int64}
+    return {
+        name: _pad([lists[row] for row in picked], fill=0, dtype=dtypes.get(name, np.float32))
+        for name, lists in given.items()
+        if lists is not None
+    }
+
+
 def _pad(lists: Lists, *, fill: object, dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    padded = np.full((len(lists), max(map(len, lists))), fill, dtype=dtype)
+    shape = (len(lists), max(map(len, lists)), *lists[0].shape[1:])
+    padded = np.full(shape, fill, dtype=dtype)
     for row, values in enumerate(lists):
         padded[row, : len(values)] = values
     return padded

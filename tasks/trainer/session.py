@@ -1,19 +1,45 @@
 """What training keeps alive between steps, and where it comes from when it does not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from configs.run import RunConfig
+from configs.plan import AnyConfig
 from objectives.batch import TrajectoryBatch
 from tasks.policy import resident
 from tasks.policy.directory import load_model, save_weights
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.state import TrainerState, load_state, save_state
+
+
+class Adapter(Protocol):
+    """What an objective calls: it holds the module, and more that the objective knows of."""
+
+    module: nn.Module
+
+
+class Network(NamedTuple):
+    """What kind of model a policy is: how it is loaded, trained and called.
+
+    Attributes:
+        load: from a directory and a `dtype` to the model.
+        wrap: from the model to the module that Accelerate prepares; it keeps it as `model`.
+        adapt: from that module, wrapped or not, to what an objective calls.
+    """
+
+    load: Callable[..., PreTrainedModel]
+    wrap: Callable[[PreTrainedModel], nn.Module]
+    adapt: Callable[[nn.Module], Adapter]
+
+
+LANGUAGE_MODEL = Network(load_model, PolicyModel, PolicyAdapter)
 
 
 @dataclass(kw_only=True)
@@ -24,16 +50,18 @@ class Session:
         module: the policy model as Accelerate prepared it.
         state: its optimizer and counters.
         accelerator: device, precision and ranks.
+        network: what kind of model it is.
     """
 
-    module: PolicyModel
+    module: nn.Module
     state: TrainerState
     accelerator: Accelerator
+    network: Network = LANGUAGE_MODEL
 
     @property
-    def policy(self) -> PolicyAdapter:
+    def policy(self) -> Adapter:
         """The policy as an objective sees it."""
-        return PolicyAdapter(self.module)
+        return self.network.adapt(self.module)
 
     @torch.no_grad()
     def score(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
@@ -41,11 +69,32 @@ class Session:
         return self.policy.token_logprobs(batch, temperature=temperature).logprobs
 
 
-def checkout(config: RunConfig, files: PolicyFiles) -> Session:
+def checkout(config: AnyConfig, files: PolicyFiles, network: Network = LANGUAGE_MODEL) -> Session:
     """Return the live session that equals `files`, or one loaded from them, for this use alone."""
-    session = resident.checkout("trainer", files.key, lambda: _load(config, files))
+    session = resident.checkout("trainer", files.key, lambda: _load(config, files, network))
     resident.drop("policy")
     return session
+
+
+def frozen(network: Network, role: str, files: PolicyFiles, *, dtype: str) -> Adapter:
+    """Return an adapter over a policy that is only asked for scores; it is kept for later tasks.
+
+    Args:
+        network: what kind of model it is.
+        role: `policy` for the one in training, which its next step then takes over; any other role
+            is frozen for good.
+        files: where it is.
+        dtype: type of its weights.
+    """
+    model = resident.borrow(role, files.digest, lambda: network.load(files.weights, dtype=dtype))
+    if role != "policy":
+        model.requires_grad_(requires_grad=False)
+    return network.adapt(network.wrap(model.to(device())))
+
+
+def device() -> torch.device:
+    """Return where models are scored with."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def publish(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> PolicyFiles:
@@ -63,14 +112,15 @@ def publish(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> Poli
     return written
 
 
-def _load(config: RunConfig, files: PolicyFiles) -> Session:
+def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
     model = resident.checkout(
-        "policy", files.digest, lambda: load_model(files.weights, dtype=config.model.dtype)
+        "policy", files.digest, lambda: network.load(files.weights, dtype=config.model.dtype)
     )
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    module = accelerator.prepare_model(PolicyModel(model))
+    module = accelerator.prepare_model(network.wrap(model))
     return Session(
         module=module,
         state=load_state(files.trainer_state, module, config.trainer),
         accelerator=accelerator,
+        network=network,
     )

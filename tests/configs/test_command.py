@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -37,14 +38,14 @@ def test_show_as_json_prints_a_config_that_a_task_accepts(
 
 
 def test_diff_prints_the_keys_in_which_two_recipes_differ(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["diff", "arithmetic", "grpo_arithmetic"]) == 0
+    other = tmp_path / "other.yaml"
+    other.write_text("base: grpo_arithmetic\njob: {name: other}\nrl: {mini_batches: 8}\n")
+    assert main(["diff", "grpo_arithmetic", str(other)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "job.name: 'arithmetic' -> 'grpo_arithmetic'",
-        "rl.grpo_surrogate: 'legacy_pg' -> 'clipped'",
-        "rl.max_steps: 150 -> 200",
-        "rl.mini_batches: 1 -> 4",
+        "job.name: 'grpo_arithmetic' -> 'other'",
+        "rl.mini_batches: 4 -> 8",
     ]
 
 

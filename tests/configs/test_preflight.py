@@ -4,115 +4,15 @@ import re
 
 import pytest
 
-from configs.preflight import CONTRADICTIONS, INERT, WARNINGS, Rule, check, value_of, warnings
-from configs.resolve import RECIPES, resolve, validate
+from configs.distillation_preflight import DISTILLATION_INERT
+from configs.preflight import CONTRADICTIONS, INERT, WARNINGS, check, warnings
+from configs.resolve import RECIPES, resolve, resolve_any, validate
+from configs.rules import SHARED_WARNINGS, Rule, broken, value_of
 from configs.run import RunConfig
-
-UNREAD = {
-    "rl.loss_type": "seq-mean-token-mean",
-    "rl.temperature": 0.5,
-    "rl.unbiased_advantage": True,
-    "rl.advantage": "leave_one_out",
-    "rl.kl_beta": 0.1,
-    "rl.kl_estimator": "k1",
-    "rl.entropy_coef": 0.1,
-    "rl.engine_correction": "mask",
-    "rl.epsilon_low": 0.1,
-    "rl.epsilon_high": 0.3,
-    "rl.lower_bound_ratio": 2.0,
-    "rl.importance_sampling_level": "sequence",
-    "rl.sapo_temperature_positive": 2.0,
-    "rl.sapo_temperature_negative": 2.0,
-}
-"""A value for every knob that `legacy_pg`, which reads none, refuses."""
-
-BROKEN = [
-    (
-        "rl.lower_bound_ratio",
-        "sequence-level ratio",
-        "rl.importance_sampling_level=sequence rl.epsilon_high=4e-4",
-    ),
-    ("rl.lower_bound_ratio", "must exceed 1", "rl.lower_bound_ratio=0.5"),
-    ("rl.temperature", "that was sampled", "rl.temperature=0.7"),
-    ("rollout.temperature", "no loss temperature", "rollout.temperature=0.7 LEGACY"),
-    ("rollout.temperature", "greedy responses", "rollout.temperature=0"),
-    ("rollout.top_p", "renormalise", "rollout.top_p=0.9"),
-    ("rollout.top_k", "renormalise", "rollout.top_k=5"),
-    ("rollout.min_p", "renormalise", "rollout.min_p=0.1"),
-    ("rollout.group_size", "at least 2", "rollout.group_size=1"),
-    ("rl.mini_batches", "must divide", "rl.mini_batches=3"),
-    ("rl.kl_estimator", "rl.kl_beta=0", "rl.kl_estimator=k1"),
-    ("rl.engine_correction_low", "sequence-mask only", "rl.engine_correction_low=0.4"),
-    ("rl.engine_correction_high", "rl.engine_correction=none", "rl.engine_correction_high=3"),
-    (
-        "rl.unbiased_advantage",
-        "rl.advantage=group",
-        "rl.advantage=maxrl rl.unbiased_advantage=true",
-    ),
-    ("rl.pass_k", "rl.advantage=pass_at_k only", "rl.pass_k=2"),
-    ("rl.pass_k", "rollout.group_size", "rl.advantage=pass_at_k rl.pass_k=99"),
-    (
-        "rl.certified_deterministic_forward",
-        "importance ratios",
-        "rl.certified_deterministic_forward=true LEGACY",
-    ),
-    ("model.name_or_path", "model.source=embedded", "model.name_or_path=x"),
-    ("model.name_or_path", "needs a Hugging Face", "model.source=pretrained"),
-    ("model.revision", "model.source=embedded", "model.revision=x"),
-    (
-        "model.embedded",
-        "model.source=pretrained",
-        "model.source=pretrained model.name_or_path=x model.embedded.num_layers=3",
-    ),
-    ("model.embedded.num_heads", "multiple of twice", "model.embedded.num_heads=3"),
-    ("rollout.max_prompt_tokens", "2 * data.digits + 2", "rollout.max_prompt_tokens=5"),
-    ("rollout.max_tokens", "data.digits + 1", "rollout.max_tokens=3"),
-    ("data.num_held_out", "fewer training problems", "data.num_held_out=9999"),
-    ("evaluation.num_prompts", "data.num_held_out", "evaluation.num_prompts=501"),
-    ("evaluation.num_samples", "greedy samples", "evaluation.num_samples=2"),
-    ("reward.overlong_buffer_tokens", "rollout.max_tokens", "reward.overlong_buffer_tokens=5"),
-    ("reward.overlong_penalty", "overlong_buffer_tokens=0", "reward.overlong_penalty=2"),
-    (
-        "trainer.final_lr_fraction",
-        "lr_schedule=constant",
-        "trainer.lr_schedule=constant trainer.final_lr_fraction=0.5",
-    ),
-    ("trainer.num_processes", "several processes", "trainer.num_processes=2"),
-    ("rollout.vllm", "engine=vllm only", "rollout.vllm.compile=true"),
-    ("rollout.server", "engine=server only", "rollout.server.url=http://here"),
-    ("rollout.server.url", "address of a running", "rollout.engine=server"),
-    (
-        "rollout.batch_size",
-        "max-num-seqs",
-        "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
-    ),
-    ("rollout.shards", "sharded rollouts", "rollout.shards=2"),
-    ("rollout.staleness", "overlapping rollouts", "rollout.staleness=1"),
-]
-"""Field, a few words of the message, and overrides of `grpo_arithmetic` that break the rule."""
-
-RISKY = [
-    ("rl.mini_batches", "exactly 1", "rl.mini_batches=1"),
-    ("rl.mini_batches", "off-policy", "LEGACY"),
-    (
-        "rl.epsilon_high",
-        "scale of tokens",
-        "rl.importance_sampling_level=sequence rl.lower_bound_ratio=0",
-    ),
-    (
-        "model.dtype",
-        "bfloat16",
-        "rl.importance_sampling_level=sequence rl.lower_bound_ratio=0 model.dtype=bfloat16",
-    ),
-]
-"""The same for the warnings."""
+from tests.configs.broken import BROKEN, CHANGED, RISKY, UNREAD, UNREAD_WITH, overrides
 
 
-def overrides(example: str) -> str:
-    return example.replace("LEGACY", "rl.grpo_surrogate=legacy_pg")
-
-
-def rules(table: tuple[Rule, ...], field: str, snippet: str) -> list[Rule]:
+def rules(table: tuple[Rule[RunConfig], ...], field: str, snippet: str) -> list[Rule[RunConfig]]:
     return [rule for rule in table if rule.field == field and snippet in rule.message]
 
 
@@ -134,6 +34,16 @@ def test_a_knob_that_the_surrogate_never_reads_is_refused(field: str, value: obj
     line = next(line for line in str(raised.value).splitlines() if "never reads it" in line)
     assert line.startswith(f"{field}={value!r}: ")
     assert "remove it, or select rl.grpo_surrogate=" in line
+
+
+@pytest.mark.parametrize("rule", DISTILLATION_INERT, ids=lambda rule: rule.field)
+def test_a_knob_that_distillation_would_not_read_is_refused(rule: Rule[RunConfig]) -> None:
+    run = next(example for words, example in UNREAD_WITH.items() if words in rule.message)
+    value = CHANGED[rule.field]
+    with pytest.raises(ValueError, match=re.escape(rule.field)) as raised:
+        resolve("grpo_arithmetic", overrides(f"{run} {rule.field}={str(value).lower()}"))
+    assert f"{rule.field}={value!r}: {rule.message}" in str(raised.value).splitlines()
+    assert "remove it" in rule.message
 
 
 @pytest.mark.parametrize("field", UNREAD)
@@ -169,7 +79,10 @@ def test_every_rule_names_a_field_that_exists() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_a_recipe_as_it_stands_breaks_no_rule_and_warns_of_nothing(name: str) -> None:
-    assert warnings(resolve(name)) == []
+    config = resolve_any(name)
+    assert broken(config, SHARED_WARNINGS) == []
+    told = warnings(config) if isinstance(config, RunConfig) else []
+    assert [line for line in told if not line.startswith("rl.distillation_mode='direct'")] == []
 
 
 @pytest.mark.parametrize(("field", "snippet", "example"), RISKY)

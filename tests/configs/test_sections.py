@@ -44,9 +44,12 @@ def test_a_default_is_never_shared_between_two_configs() -> None:
 
 
 def test_what_changed_is_told_by_comparison_with_the_defaults() -> None:
-    config = resolve("grpo_arithmetic", "rl.epsilon_low=0.1 rl.epsilon_high=0.2")
+    config = resolve("grpo_arithmetic", "trainer.max_grad_norm=2 rollout.min_p=0.0")
     back = RunConfig.model_validate(config.model_dump())
-    assert config.rl.changed() == back.rl.changed() == {"epsilon_low", "mini_batches"}
+    assert "max_grad_norm" in config.trainer.changed()
+    assert "min_p" not in config.rollout.changed()
+    assert back.trainer.changed() == config.trainer.changed()
+    assert back.rollout.changed() == config.rollout.changed()
 
 
 def test_the_run_directory_joins_root_and_name_without_doubling_slashes() -> None:

@@ -90,9 +90,9 @@ def test_a_provider_of_the_user_is_called_and_its_answer_checked(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert load_problems(Data(source="provider", provider="my_problems:load")).train[0].text == "1"
-    with pytest.raises(TypeError, match="returned list, expected .*Problems"):
+    with pytest.raises(TypeError, match=r"returned list, expected .*Problems"):
         load_problems(Data(source="provider", provider="my_problems:wrong"))
-    with pytest.raises(ValueError, match="my_problems:absent.*expected package.module:function"):
+    with pytest.raises(ValueError, match=r"my_problems:absent.*expected package\.module:function"):
         load_problems(Data(source="provider", provider="my_problems:absent"))
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.reward import Reward
 from tasks.data.arithmetic import VOCABULARY
 from tasks.evaluation.held_out import evaluate, wilson_interval
 from tasks.policy import resident
@@ -92,6 +93,15 @@ def test_a_length_penalty_does_not_touch_accuracy(policy: PolicyFiles, root: Pat
         update={"reward": config.reward.model_copy(update={"overlong_buffer_tokens": 5})}
     )
     assert evaluate(penalised, policy, held_out) == evaluate(config, policy, held_out)
+
+
+def test_a_partly_rewarded_answer_is_not_right(policy: PolicyFiles, root: Path) -> None:
+    stops = {"stop_token_ids": list(range(len(VOCABULARY)))}
+    held_out = answered(first_greedy_texts(policy, 4))
+    config = run_config(root, rollout=stops, evaluation={"num_prompts": 4})
+    half = config.model_copy(update={"reward": Reward(parts={"exact_match": 0.5})})
+    metrics = evaluate(half, policy, held_out)
+    assert (metrics["val/accuracy"], metrics["val/reward_mean"]) == (0, 0.5)
 
 
 def test_evaluation_is_the_same_twice_and_touches_no_random_state(

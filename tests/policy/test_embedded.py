@@ -113,11 +113,16 @@ def test_the_warm_start_is_a_function_of_its_seed(warm: PolicyFiles, tmp_path: P
     assert start(tmp_path, seed=1).digest != warm.digest
 
 
-def test_a_second_start_opens_what_the_first_has_built(root: Path, warm: PolicyFiles) -> None:
+def test_a_second_start_opens_what_the_first_has_built_and_does_not_train(
+    root: Path, warm: PolicyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(*_: object) -> None:
+        raise AssertionError("trained although the cache holds the model")
+
     before = (warm.weights / "model.safetensors").stat()
-    again = start(root)
-    after = (again.weights / "model.safetensors").stat()
-    assert again == warm
+    monkeypatch.setattr(torch.optim.AdamW, "step", trained)
+    assert start(root) == warm
+    after = (warm.weights / "model.safetensors").stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 

@@ -1,5 +1,6 @@
 """What a response that hangs or crashes costs: itself, and nothing else."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -150,35 +151,37 @@ def test_what_a_hanging_response_started_ends_with_it(pool: Pool, tmp_path: Path
     assert eventually(lambda: not is_running(int(file.read_text())))
 
 
-def test_a_killed_parent_leaves_no_worker_idle_or_busy() -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.rewards.dies"], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    idle, busy, pid = map(int, parent.stdout.readline().split())
-    time.sleep(0.2)
-    assert is_running(idle)
-    assert is_running(busy)
-    os.kill(pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    assert eventually(lambda: not is_running(idle) and not is_running(busy))
+@contextlib.contextmanager
+def parent(*arguments: str) -> Iterator[tuple[subprocess.Popen, list[int]]]:
+    """Start `tests/rewards/dies.py`; give its process and the ids of its workers."""
+    command = [sys.executable, "-m", "tests.rewards.dies", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, [int(word) for word in process.stdout.readline().split()]
+        finally:
+            process.kill()
+
+
+def test_a_killed_parent_leaves_no_worker_idle_or_busy_nor_their_children(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with parent(str(file)) as (process, workers):
+        assert eventually(lambda: file.exists() and file.read_text() != "")
+        everyone = [*workers, int(file.read_text())]
+        assert [is_running(one) for one in everyone] == [True] * 4
+        process.kill()
+        assert eventually(lambda: not any(is_running(one) for one in everyone))
 
 
 def test_an_interrupt_ends_a_step_at_once_and_its_workers_with_it() -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.rewards.dies", "main"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
-    idle, busy, pid = map(int, parent.stdout.readline().split())
-    time.sleep(0.3)
-    os.kill(pid, signal.SIGINT)
-    _, errors = parent.communicate(timeout=20)
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert eventually(lambda: not is_running(idle) and not is_running(busy))
+    with parent() as (process, workers):
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert eventually(lambda: not any(is_running(worker) for worker in workers))
 
 
 def test_a_process_that_ends_ends_its_workers() -> None:
@@ -191,7 +194,7 @@ def test_a_process_that_ends_ends_its_workers() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr == ""
-    assert not is_running(int(done.stdout))
+    assert eventually(lambda: not is_running(int(done.stdout)))
 
 
 def test_the_pool_stays_until_its_settings_change() -> None:
@@ -237,12 +240,10 @@ def test_too_many_failures_stop_a_step_without_trying_the_rest() -> None:
     reward = Reward(
         provider=f"{FUNCTIONS}:obeys", timeout_s=0.2, num_workers=2, max_error_fraction=0.02
     )
-    started = time.monotonic()
     with pytest.raises(
-        ValueError, match=r"of 200 .*max_error_fraction=0\.02.*reward\.timeout_s=0\.2"
+        ValueError, match=r"^[56] of 200 .*max_error_fraction=0\.02.*reward\.timeout_s=0\.2"
     ):
         score(table, reward)
-    assert time.monotonic() - started < 20.0
     close_resident_pool()
 
 

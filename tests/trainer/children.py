@@ -27,12 +27,15 @@ def computed(part: str) -> Any:
 def _everything() -> tuple[dict[str, Any], str]:
     with TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "tests.trainer.children", directory]
-        child = subprocess.run(
-            command, cwd=ROOT, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
-        )
+        try:
+            child = subprocess.run(
+                command, cwd=ROOT, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
+            )
+            errors = child.stderr[-4000:]
+        except subprocess.TimeoutExpired as error:
+            errors = str(error)
         written = Path(directory).glob("*.pt")
-        results = {path.stem: torch.load(path, weights_only=False) for path in written}
-        return results, child.stderr[-4000:]
+        return {path.stem: torch.load(path, weights_only=False) for path in written}, errors
 
 
 def main(directory: str) -> None:

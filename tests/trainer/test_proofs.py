@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from objectives.objective import Objective
 from tasks.trainer.loop import require_columns
@@ -46,6 +47,12 @@ def test_staggered_rows_train_one_token_two_tokens_and_so_on_and_the_last_none()
     assert batch.token_counts.tolist() == [1, 2, 3, 0]
     assert batch.loss_mask.sum(1).tolist() == [1, 2, 3, 0]
     assert batch.loss_mask[1].tolist() == [True, True, False, False, False]
+
+
+def test_staggered_rows_have_advantages_of_either_sign_so_that_no_gradient_vanishes() -> None:
+    batch = batch_of(make_rows(((2, 5),) * 4))
+    batch = stagger(replace(batch, advantages=torch.zeros(4)))
+    assert batch.advantages.tolist() == [1, -1, 1, -1]
 
 
 def test_staggering_counts_from_the_first_token_that_trains() -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from tasks.data.arrow import read_table
+
 ROOT = Path(__file__).parents[2]
 REWARDS = Path(__file__).parent
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 TINY = {
@@ -62,6 +64,24 @@ class Finished:
         return [int(path.name[-6:]) for path in sorted(folder.glob("step-*"))]
 
 
+def table_differences(first: Finished, second: Finished) -> list[str]:
+    """Return the tables of two runs that are not the same bytes, with the columns that differ."""
+    names = first.tables.keys() | second.tables.keys()
+    return [
+        f"{name}: {_columns(first.directory / 'tables' / name, second.directory / 'tables' / name)}"
+        for name in sorted(names)
+        if first.tables.get(name) != second.tables.get(name)
+    ]
+
+
+def _columns(first: Path, second: Path) -> str:
+    if not (first.is_file() and second.is_file()):
+        return f"only {first if first.is_file() else second} exists"
+    a, b = read_table(first), read_table(second)
+    columns = [name for name in a.column_names if not a.column(name).equals(b.column(name))]
+    return f"columns {columns}" if columns else "equal columns in different bytes"
+
+
 def overrides(root: Path, **changed: object) -> str:
     """Return the overrides of a tiny run; `__` in a keyword stands for a dot."""
     named = {key.replace("__", "."): value for key, value in changed.items()}
@@ -105,19 +125,19 @@ class Warm:
         self.scratch = scratch
 
     def start(
-        self, argv: list[str], *, log: Path, cwd: Path = ROOT, env: Mapping[str, str] = NOTHING
+        self, *commands: list[str], log: Path, cwd: Path = ROOT, env: Mapping[str, str] = NOTHING
     ) -> int:
         log.parent.mkdir(parents=True, exist_ok=True)
         env = {**environment(self.scratch), **env}
-        return self._ask({"argv": argv, "cwd": str(cwd), "env": env, "log": str(log)})
+        return self._ask({"commands": commands, "cwd": str(cwd), "env": env, "log": str(log)})
 
     def wait(self, pid: int) -> int:
         return self._ask({"wait": pid, "timeout_s": TIMEOUT_S})
 
     def run(
-        self, argv: list[str], *, log: Path, cwd: Path = ROOT, env: Mapping[str, str] = NOTHING
+        self, *commands: list[str], log: Path, cwd: Path = ROOT, env: Mapping[str, str] = NOTHING
     ) -> tuple[int, str]:
-        code = self.wait(self.start(argv, log=log, cwd=cwd, env=env))
+        code = self.wait(self.start(*commands, log=log, cwd=cwd, env=env))
         return code, log.read_text()
 
     def command(self, root: Path, *more: str, **changed: object) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.podrunner import PodError, Pods
-from tests.workflows.runs import Warm, overrides
+from tests.workflows.runs import Finished, Warm, overrides, table_differences
 from workflows.grpo import grpo
 
 STEPS = {"rl__max_steps": 2, "evaluation__every": 0}
@@ -29,10 +29,21 @@ def test_a_process_for_every_task_gives_the_weights_of_one_process_for_all(
     runner.run(grpo, overrides=words)
     counts = Counter(name.rpartition(".")[2] for name in runner.ran)
     assert counts["train_chunks"] == counts["rollout"] == counts["grpo_step"] == 2
-    apart = type(alone)(0, "", tmp_path / "many" / "tiny")
+    apart = Finished(0, "", tmp_path / "many" / "tiny")
     assert apart.weights == alone.weights
-    assert apart.tables == alone.tables
+    assert table_differences(apart, alone) == []
     assert apart.checkpoints == alone.checkpoints
+
+
+def test_two_runs_in_one_process_do_not_see_each_other(warm: Warm, tmp_path: Path) -> None:
+    seeds = (0, 1)
+    alone = [warm.grpo(tmp_path / f"alone-{seed}", job__seed=seed, **STEPS) for seed in seeds]
+    commands = [warm.command(tmp_path / f"joint-{seed}", job__seed=seed, **STEPS) for seed in seeds]
+    code, output = warm.run(*commands, log=tmp_path / "log")
+    assert code == 0, output[-3000:]
+    joint = [Finished(code, output, tmp_path / f"joint-{seed}" / "tiny") for seed in seeds]
+    assert [run.weights for run in joint] == [run.weights for run in alone]
+    assert table_differences(joint[1], alone[1]) == []
 
 
 def test_a_task_that_fails_in_its_own_process_tells_why(warm: Warm, tmp_path: Path) -> None:

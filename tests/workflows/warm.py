@@ -3,20 +3,21 @@
 An import of the libraries takes ten times as long as a run of the tests. A fork starts from the
 imports alone: no model, no store and no loop exists yet.
 
-Requests and answers are JSON lines: `{"argv", "cwd", "env", "log"}` gives the process id, and
+Requests and answers are JSON lines: `{"commands", "cwd", "env", "log"}` gives the process id, and
 `{"wait", "timeout_s"}` the exit status.
 """
 
 import importlib
 import json
 import os
-import random
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+
+from flytekit.interfaces.random import random as names
 
 PRELOADED = (
     "mlflow.store.tracking.sqlalchemy_store",
@@ -44,7 +45,7 @@ def main() -> None:
 
 def start(
     programs: dict[str, Callable[..., object]],
-    argv: list[str],
+    commands: list[list[str]],
     cwd: str,
     env: dict[str, str],
     log: str,
@@ -55,7 +56,8 @@ def start(
     status = 1
     try:
         enter(cwd, env, log)
-        programs[argv[0]](argv[1:], standalone_mode=False)
+        for program, *words in commands:
+            programs[program](words, standalone_mode=False)
         status = 0
     finally:
         if status:
@@ -73,8 +75,10 @@ def enter(cwd: str, env: dict[str, str], log: str) -> None:
     os.chdir(cwd)
     os.environ.update(env)
     sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
+    # A shell that starts the tests in the background lets them inherit that interrupts are ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tempfile.tempdir = None
-    random.seed()  # flytekit names its directories by this generator
+    names.seed()  # directories are named by this generator, whose state a fork copies
 
 
 def wait(wait: int, timeout_s: float) -> int:

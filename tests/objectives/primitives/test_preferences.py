@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from objectives.primitives.preferences import preference_loss
+from objectives.primitives.preferences import preference_loss, sequence_logprobs
 from tests.objectives import oracle
 
 KINDS = [("sigmoid", 0.0), ("sigmoid", 0.2), ("robust", 0.2), ("ipo", 0.0), ("hinge", 0.0)]
@@ -81,3 +81,17 @@ def test_knobs_out_of_range_or_unread_are_refused(knobs: dict[str, object], name
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match="reference_rejected has shape"):
         preference_loss(*_sides()[:3], torch.zeros(1), beta=0.1, kind="sigmoid")
+
+
+def test_a_sequence_is_the_sum_of_its_kept_tokens_and_the_gradient_reaches_them_alone() -> None:
+    logprobs = torch.tensor([[-1.0, -2.0, torch.nan], [-4.0, torch.inf, 0.0]], requires_grad=True)
+    sums = sequence_logprobs(logprobs, torch.tensor([[1, 1, 0], [1, 0, 0]]))
+    assert sums.tolist() == [-3.0, -4.0]
+    sums.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="mask has shape"):
+        sequence_logprobs(torch.zeros(2, 3), torch.ones(2, 2))

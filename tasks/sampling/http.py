@@ -1,0 +1,78 @@
+"""JSON over HTTP with a bounded wait and an error that says what was tried and what to do."""
+
+import json
+import time
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+RETRY_S = 0.5
+EXCERPT = 500
+"""Characters of a refusal that an error repeats."""
+
+
+class ServerError(RuntimeError):
+    """A sampling server is down, slow, or refuses what it is asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Json:
+    """Speaks JSON with one server.
+
+    Attributes:
+        url: its address.
+        timeout_s: longest wait for one answer.
+        connect_timeout_s: longest wait for it to accept connections.
+        remedy: what the user should do when it does not answer.
+    """
+
+    url: str
+    timeout_s: float
+    connect_timeout_s: float
+    remedy: str
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return the answer to a GET."""
+        return self._ask(path, None)
+
+    def post(self, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+        """Return the answer to a POST; one without content is an empty dictionary.
+
+        Raises:
+            ServerError: it is down, did not answer in time, or refused.
+        """
+        return self._ask(path, json.dumps(body or {}).encode())
+
+    def error(self, problem: str, *, remedy: str = "") -> ServerError:
+        """Return an error about this server, with a remedy of its own or the general one."""
+        return ServerError(f"rollout.server.url={self.url}: {problem}; {remedy or self.remedy}")
+
+    def _ask(self, path: str, body: bytes | None) -> dict[str, Any]:
+        what = f"{'GET' if body is None else 'POST'} {path}"
+        deadline = time.monotonic() + self.connect_timeout_s
+        while True:
+            try:
+                return self._once(path, body)
+            except HTTPError as refused:
+                text = refused.read().decode(errors="replace")[:EXCERPT]
+                raise self.error(f"{what} was refused with {refused.code}: {text}") from refused
+            except URLError as closed:
+                if isinstance(closed.reason, TimeoutError):
+                    raise self.error(f"{what}: no answer in {self.timeout_s:g} s") from closed
+                if time.monotonic() > deadline:
+                    waited = f"tried for {self.connect_timeout_s:g} s"
+                    raise self.error(f"{what}: {closed.reason}, {waited}") from closed
+                time.sleep(RETRY_S)
+            except TimeoutError as slow:
+                raise self.error(f"{what}: no answer in {self.timeout_s:g} s") from slow
+            except (HTTPException, ConnectionError, ValueError) as broken:
+                raise self.error(f"{what}: the answer broke off ({broken!r})") from broken
+
+    def _once(self, path: str, body: bytes | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        request = Request(self.url.rstrip("/") + path, data=body, headers=headers)  # noqa: S310
+        with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310
+            content = answer.read()
+        return json.loads(content) if content else {}

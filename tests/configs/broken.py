@@ -1,0 +1,182 @@
+"""One example for every rule of preflight: the settings that break it."""
+
+UNREAD = {
+    "rl.loss_type": "seq-mean-token-mean",
+    "rl.temperature": 0.5,
+    "rl.unbiased_advantage": True,
+    "rl.advantage": "leave_one_out",
+    "rl.kl_beta": 0.1,
+    "rl.kl_estimator": "k1",
+    "rl.entropy_coef": 0.1,
+    "rl.engine_correction": "mask",
+    "rl.epsilon_low": 0.1,
+    "rl.epsilon_high": 0.3,
+    "rl.lower_bound_ratio": 2.0,
+    "rl.importance_sampling_level": "sequence",
+    "rl.sapo_temperature_positive": 2.0,
+    "rl.sapo_temperature_negative": 2.0,
+}
+"""A value for every knob that `legacy_pg`, which reads none, refuses."""
+
+BROKEN = [
+    (
+        "rl.lower_bound_ratio",
+        "sequence-level ratio",
+        "rl.importance_sampling_level=sequence rl.epsilon_high=4e-4",
+    ),
+    ("rl.lower_bound_ratio", "must exceed 1", "rl.lower_bound_ratio=0.5"),
+    ("rl.temperature", "that was sampled", "rl.temperature=0.7"),
+    ("rollout.temperature", "no loss temperature", "rollout.temperature=0.7 LEGACY"),
+    ("rollout.temperature", "greedy responses", "rollout.temperature=0"),
+    ("rollout.top_p", "renormalise", "rollout.top_p=0.9"),
+    ("rollout.top_k", "renormalise", "rollout.top_k=5"),
+    ("rollout.min_p", "renormalise", "rollout.min_p=0.1"),
+    ("rollout.group_size", "at least 2", "rollout.group_size=1"),
+    ("rl.mini_batches", "must divide", "rl.mini_batches=3"),
+    ("rl.kl_estimator", "rl.kl_beta=0", "rl.kl_estimator=k1"),
+    ("rl.engine_correction_low", "sequence-mask only", "rl.engine_correction_low=0.4"),
+    ("rl.engine_correction_high", "rl.engine_correction=none", "rl.engine_correction_high=3"),
+    (
+        "rl.unbiased_advantage",
+        "rl.advantage=group",
+        "rl.advantage=maxrl rl.unbiased_advantage=true",
+    ),
+    ("rl.pass_k", "rl.advantage=pass_at_k only", "rl.pass_k=2"),
+    ("rl.pass_k", "rollout.group_size", "rl.advantage=pass_at_k rl.pass_k=99"),
+    (
+        "rl.certified_deterministic_forward",
+        "importance ratios",
+        "rl.certified_deterministic_forward=true LEGACY",
+    ),
+    ("model.name_or_path", "while model.source=embedded", "model.name_or_path=x"),
+    ("model.name_or_path", "needs a Hugging Face", "model.source=pretrained"),
+    ("model.revision", "model.source=embedded", "model.revision=x"),
+    (
+        "model.embedded",
+        "model.source=pretrained",
+        "model.source=pretrained model.name_or_path=x model.embedded.num_layers=3",
+    ),
+    ("model.embedded.num_heads", "multiple of twice", "model.embedded.num_heads=3"),
+    ("rollout.max_prompt_tokens", "2 * data.digits + 2", "rollout.max_prompt_tokens=5"),
+    ("rollout.max_tokens", "data.digits + 1", "rollout.max_tokens=3"),
+    ("data.num_held_out", "fewer training problems", "data.num_held_out=9999"),
+    ("evaluation.num_prompts", "data.num_held_out", "evaluation.num_prompts=501"),
+    ("evaluation.num_samples", "greedy samples", "evaluation.num_samples=2"),
+    ("reward.overlong_buffer_tokens", "rollout.max_tokens", "reward.overlong_buffer_tokens=5"),
+    ("reward.overlong_penalty", "overlong_buffer_tokens=0", "reward.overlong_penalty=2"),
+    (
+        "trainer.final_lr_fraction",
+        "lr_schedule=constant",
+        "trainer.lr_schedule=constant trainer.final_lr_fraction=0.5",
+    ),
+    ("trainer.num_processes", "several processes", "trainer.num_processes=2"),
+    ("data.source", "reads digits only", "data.source=file data.path=x"),
+    (
+        "data.num_held_out",
+        "held_out_path names",
+        "PRETRAINED data.source=file data.path=x data.held_out_path=y data.num_held_out=3",
+    ),
+    (
+        "data.digits",
+        "data.source=arithmetic only",
+        "PRETRAINED data.source=file data.path=x data.digits=3",
+    ),
+    ("data.path", "both or neither", "data.path=x"),
+    ("data.held_out_path", "data.source=file only", "data.held_out_path=x"),
+    ("data.prompt_field", "data.source=file only", "data.prompt_field=x"),
+    ("data.answer_field", "data.source=file only", "data.answer_field=x"),
+    ("data.provider", "both or neither", "data.provider=x:y"),
+    ("data.chat", "no chat template", "data.chat=true"),
+    ("data.system_prompt", "data.chat=true only", "data.system_prompt=x"),
+    ("rollout.max_tokens", "context of", "rollout.max_tokens=999"),
+    ("rollout.vllm", "engine=vllm only", "rollout.vllm.tensor_parallel_size=2"),
+    ("rollout.server", "engine=server only", "rollout.server.url=http://x:1"),
+    ("rollout.server.url", "address of a running", "rollout.engine=server"),
+    (
+        "rollout.batch_size",
+        "engine=server",
+        "rollout.engine=server rollout.server.url=http://x:1 rollout.batch_size=8",
+    ),
+    ("rl.builder", "needs a teacher", "rl.builder=objectives.opd:build_objective"),
+    ("rl.builder", "never reads the teacher", "teacher.source=embedded"),
+    ("rl.grpo_surrogate", "surrogate clipped", "TEACHER rl.grpo_surrogate=cispo"),
+    (
+        "rl.importance_sampling_level",
+        "advantage per token",
+        "TEACHER rl.importance_sampling_level=sequence rl.lower_bound_ratio=0",
+    ),
+    ("rl.kl_coef", "train nothing", "TEACHER rl.kl_coef=0"),
+    ("rl.jsd_beta", "divergence=jsd only", "TEACHER rl.distillation_mode=direct rl.jsd_beta=0.2"),
+    ("teacher.source", "tokenizer of the embedded", "PRETRAINED TEACHER"),
+    ("teacher.name_or_path", "both or neither", "teacher.name_or_path=x"),
+    ("teacher.revision", "source=pretrained only", "teacher.revision=x"),
+    ("teacher.dtype", "source=none", "teacher.dtype=bfloat16"),
+    ("teacher.by_source", "source=none", "teacher.by_source.gsm8k=x"),
+    ("teacher.embedded", "source=embedded only", "teacher.embedded.num_layers=3"),
+    ("teacher.embedded.num_heads", "multiple of twice", "TEACHER teacher.embedded.num_heads=3"),
+    ("rollout.vllm", "engine=vllm only", "rollout.vllm.compile=true"),
+    ("rollout.server", "engine=server only", "rollout.server.url=http://here"),
+    ("rollout.server.url", "address of a running", "rollout.engine=server"),
+    (
+        "rollout.batch_size",
+        "max-num-seqs",
+        "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
+    ),
+    ("rollout.shards", "sharded rollouts", "rollout.shards=2"),
+    ("rollout.staleness", "overlapping rollouts", "rollout.staleness=1"),
+]
+"""Field, a few words of the message, and overrides of `grpo_arithmetic` that break the rule."""
+
+RISKY = [
+    ("rl.mini_batches", "exactly 1", "rl.mini_batches=1"),
+    ("rl.mini_batches", "off-policy", "LEGACY"),
+    (
+        "rl.epsilon_high",
+        "scale of tokens",
+        "rl.importance_sampling_level=sequence rl.lower_bound_ratio=0",
+    ),
+    (
+        "model.dtype",
+        "GSPO's clip range",
+        "rl.importance_sampling_level=sequence rl.lower_bound_ratio=0 model.dtype=bfloat16",
+    ),
+    ("model.dtype", "rounded away", "model.dtype=bfloat16 trainer.learning_rate=1e-6"),
+    ("rl.distillation_mode", "do not train", "TEACHER rl.distillation_mode=direct"),
+]
+"""The same for the warnings."""
+
+CHANGED = {
+    **UNREAD,
+    "rl.distillation_mode": "direct",
+    "rl.kl_coef": 0.5,
+    "rl.kl_advantage_bound": 2.0,
+    "rl.task_advantage_weight": 0.5,
+    "rl.divergence": "forward_kl",
+    "rl.jsd_beta": 0.2,
+    "rl.teacher_topk": 4,
+    "rl.engine_correction_low": 0.4,
+    "rl.engine_correction_high": 3.0,
+    "rl.engine_mismatch_bound": 0.2,
+    "rl.certified_deterministic_forward": True,
+    "rl.pass_k": 2,
+}
+"""A value other than the default for every knob that a teacher makes, or leaves, unread."""
+
+UNREAD_WITH = {
+    "is read with a teacher": "",
+    "minimises a divergence": "TEACHER rl.distillation_mode=direct",
+    "turns rewards into advantages": "TEACHER",
+}
+"""By words of the message, the kind of run in which those knobs are refused."""
+
+WORDS = {
+    "LEGACY": "rl.grpo_surrogate=legacy_pg",
+    "PRETRAINED": "model.source=pretrained model.name_or_path=x",
+    "TEACHER": "teacher.source=embedded rl.builder=objectives.opd:build_objective",
+}
+"""What words in capitals stand for in the examples."""
+
+
+def overrides(example: str) -> str:
+    """Return an example with its words in capitals spelt out."""
+    return " ".join(WORDS.get(word, word) for word in example.split())

@@ -1,0 +1,184 @@
+"""Phases that the topologies share: collecting a batch, ending a step, walking through a run.
+
+Plain functions, which a dynamic workflow calls to issue nodes, beside the one that is a workflow of
+its own.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flytekit import dynamic
+
+from configs.plan import AnyConfig
+from configs.run import RunConfig
+from images.resources import requests
+from images.roles import LIGHT
+from tasks.annotate import Annotated
+from tasks.checkpoint import checkpoint
+from tasks.data.arrow import Table
+from tasks.evaluate import evaluate, evaluation_due
+from tasks.handle import Policy, Run
+from tasks.merge_groups import merge_groups, num_missing_groups
+from tasks.rollout import RolledOut, rollout
+from tasks.score import Scored, score
+from tasks.select_prompts import select_prompts
+from tasks.track import deck_due, report, track
+from tasks.train_chunks import TrainedChunks
+
+SEGMENT_STEPS = 50
+"""Steps per segment, and segments per run: both graphs stay under the usual limit of 100 nodes."""
+
+
+class Collected(NamedTuple):
+    """Scored groups, and the seconds of each rollout and scoring that they took."""
+
+    scored: Table
+    rollout_s: list[float]
+    score_s: list[float]
+
+
+class Trained(NamedTuple):
+    """The trained policy, its held-out metrics, and the seconds that measuring them took."""
+
+    policy: Policy
+    evaluation: dict[str, float]
+    evaluate_s: float
+
+
+class Stage(NamedTuple):
+    """Where a run stands: what every phase of a step takes."""
+
+    config: RunConfig
+    run: Run
+    step: int
+    policy: Policy
+
+
+def collect(at: Stage, pool: Table) -> Collected:
+    """Issue the nodes that give a step its scored groups."""
+    config, step, policy = at.config, at.step, at.policy
+    rolled, scored = sample_groups(
+        config, step, policy, pool, refill=0, num_prompts=config.rollout.prompts_per_step
+    )
+    collected = Collected(scored.table, [rolled.seconds], [scored.seconds])
+    if not config.rl.dynamic_sampling_rounds:
+        return collected
+    return refill_groups(
+        config=config,
+        step=step,
+        policy=policy,
+        pool=pool,
+        scored=collected.scored,
+        refill=1,
+        rollout_s=collected.rollout_s,
+        score_s=collected.score_s,
+    )
+
+
+def sample_groups(
+    config: RunConfig, step: int, policy: Policy, pool: Table, *, refill: int, num_prompts: int
+) -> tuple[RolledOut, Scored]:
+    """Issue the nodes that select prompts, roll them out and score the responses."""
+    light, gpu = requests(config.resources.light), requests(config.resources.rollout)
+    prompts = select_prompts(
+        config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
+    ).with_overrides(requests=light)
+    rolled = rollout(
+        config=config, step=step, policy=policy, prompts=prompts, refill=refill
+    ).with_overrides(requests=gpu)
+    scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
+    return rolled, scored
+
+
+@dynamic(container_image=LIGHT)
+def refill_groups(
+    config: RunConfig,
+    step: int,
+    policy: Policy,
+    pool: Table,
+    scored: Table,
+    refill: int,
+    rollout_s: list[float],
+    score_s: list[float],
+) -> Collected:
+    """Replace groups without signal, until there are none or the refills are used up."""
+    missing = num_missing_groups(config, scored)
+    if missing == 0 or refill > config.rl.dynamic_sampling_rounds:
+        return Collected(scored, rollout_s, score_s)
+    rolled, extra = sample_groups(config, step, policy, pool, refill=refill, num_prompts=missing)
+    merged = merge_groups(config=config, step=step, scored=scored, extra=extra.table)
+    return refill_groups(
+        config=config,
+        step=step,
+        policy=policy,
+        pool=pool,
+        scored=merged.with_overrides(requests=requests(config.resources.light)),
+        refill=refill + 1,
+        rollout_s=[*rollout_s, rolled.seconds],
+        score_s=[*score_s, extra.seconds],
+    )
+
+
+def conclude(
+    at: Stage,
+    annotated: Annotated,
+    trained: TrainedChunks,
+    held_out: Table,
+    seconds: dict[str, list[float]],
+) -> Policy:
+    """Issue the nodes that evaluate, log, report and publish what a step has come to.
+
+    Args:
+        at: the step, with the policy before it.
+        annotated: what the step trained on.
+        trained: the policy after it.
+        held_out: prompts to evaluate on.
+        seconds: of every stage of the step so far.
+    """
+    config, light = at.config, requests(at.config.resources.light)
+    evaluation = {}
+    if evaluation_due(config, at.step):
+        evaluated = evaluate(config=config, policy=at.policy, held_out=held_out)
+        evaluated.with_overrides(requests=requests(config.resources.rollout))
+        evaluation, seconds = evaluated.metrics, {**seconds, "evaluate": [evaluated.seconds]}
+    logged = track(
+        config=config,
+        run=at.run,
+        step=at.step,
+        table=annotated.summary,
+        update=trained.metrics,
+        evaluation=evaluation,
+        seconds=seconds,
+    ).with_overrides(requests=light)
+    if deck_due(config, at.step):
+        report(
+            config=config, run=at.run, step=at.step, annotated=annotated.table, logged=logged
+        ).with_overrides(requests=light)
+    return checkpoint(
+        config=config, run=at.run, before=at.policy, after=trained.policy, logged=logged
+    ).with_overrides(requests=light)
+
+
+def take_steps(
+    take_step: Callable[..., Policy], policy: Policy, start: int, stop: int, **inputs: object
+) -> Policy:
+    """Issue the steps from `start` up to, but not including, `stop`, each on the one before."""
+    for step in range(start, stop):
+        policy = take_step(step=step, policy=policy, **inputs)
+    return policy
+
+
+def take_segments(
+    segment: Callable[..., Policy], policy: Policy, config: AnyConfig, run: Run, **inputs: object
+) -> Policy:
+    """Issue the segments from the run's starting point to its last step."""
+    for start in range(run.start_step, config.schedule.max_steps, SEGMENT_STEPS):
+        policy = segment(
+            config=config,
+            run=run,
+            policy=policy,
+            start=start,
+            stop=min(start + SEGMENT_STEPS, config.schedule.max_steps),
+            **inputs,
+        )
+    return policy
