@@ -75,4 +75,6 @@ def _as_ints(row_ids: Tensor) -> list[int]:
 
 
 def _fit(row: Tensor, width: int) -> Tensor:
+    if row.shape[0] == width:
+        return row
     return torch.nn.functional.pad(row[:width], (0, max(0, width - row.shape[0])))

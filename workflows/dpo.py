@@ -7,7 +7,7 @@ from images.resources import requests
 from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.checkpoint import checkpoint_pairs
-from tasks.data.arrow import Table
+from tasks.data.arrow import TableReference
 from tasks.evaluate import evaluation_due
 from tasks.evaluate_pairs import evaluate_pairs
 from tasks.handle import Policy, Run
@@ -29,8 +29,8 @@ def dpo_step(
     step: int,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
 ) -> Policy:
     """Take one step on preference pairs: select, train, track and checkpoint."""
     light = requests(config.resources.light)
@@ -68,8 +68,8 @@ def dpo_segment(
     run: Run,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
     start: int,
     stop: int,
 ) -> Policy:
@@ -88,7 +88,9 @@ def dpo_segment(
 
 
 @dynamic(container_image=LIGHT)
-def dpo_loop(config: DpoConfig, run: Run, first: Policy, pool: Table, held_out: Table) -> Trained:
+def dpo_loop(
+    config: DpoConfig, run: Run, first: Policy, pool: TableReference, held_out: TableReference
+) -> Trained:
     """Train from the run's starting point to its last step, in segments."""
     auxiliary = {"reference": first} if config.dpo.pairs == "points" else {}
     policy = phases.take_segments(

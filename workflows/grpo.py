@@ -7,7 +7,7 @@ from images.resources import requests
 from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.annotate import annotate
-from tasks.data.arrow import Table
+from tasks.data.arrow import TableReference
 from tasks.evaluate import evaluate
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
@@ -26,8 +26,8 @@ def grpo_step(
     step: int,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, train, track and checkpoint."""
     at = phases.Stage(config, run, step, policy)
@@ -57,8 +57,8 @@ def segment(
     run: Run,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
     start: int,
     stop: int,
 ) -> Policy:
@@ -77,7 +77,9 @@ def segment(
 
 
 @dynamic(container_image=LIGHT)
-def loop(config: RunConfig, run: Run, first: Policy, pool: Table, held_out: Table) -> Trained:
+def loop(
+    config: RunConfig, run: Run, first: Policy, pool: TableReference, held_out: TableReference
+) -> Trained:
     """Train from the run's starting point to its last step, in segments."""
     policy = phases.take_segments(
         segment,

@@ -11,7 +11,7 @@ from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.annotate import annotate
 from tasks.check_teachers import Teachers, check_teachers
-from tasks.data.arrow import Table
+from tasks.data.arrow import Table, TableReference
 from tasks.evaluate import evaluate
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
@@ -25,7 +25,9 @@ from workflows.phases import Trained
 
 
 @dynamic(container_image=LIGHT)
-def open_teachers(config: RunConfig, policy: Policy, pool: Table, bootstrap_s: float) -> Teachers:
+def open_teachers(
+    config: RunConfig, policy: Policy, pool: TableReference, bootstrap_s: float
+) -> Teachers:
     """Build or open every teacher and refuse one that does not share the student's tokens."""
     opened = {
         role: bootstrap_policy(
@@ -72,8 +74,8 @@ def opd_step(
     step: int,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, ask the teacher, train, track."""
     at = phases.Stage(config, run, step, policy)
@@ -105,8 +107,8 @@ def opd_segment(
     run: Run,
     policy: Policy,
     auxiliary: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
     start: int,
     stop: int,
 ) -> Policy:
@@ -130,8 +132,8 @@ def opd_loop(
     run: Run,
     first: Policy,
     teachers: dict[str, Policy],
-    pool: Table,
-    held_out: Table,
+    pool: TableReference,
+    held_out: TableReference,
 ) -> Trained:
     """Distil from the run's starting point to its last step, in segments."""
     reference = {"reference": first} if config.rl.kl_beta else {}

@@ -15,7 +15,7 @@ from images.resources import requests
 from images.roles import LIGHT
 from tasks.annotate import Annotated
 from tasks.checkpoint import checkpoint
-from tasks.data.arrow import Table
+from tasks.data.arrow import Table, TableReference
 from tasks.evaluate import evaluate, evaluation_due
 from tasks.handle import Policy, Run
 from tasks.merge_groups import merge_groups, num_missing_groups
@@ -54,7 +54,7 @@ class Stage(NamedTuple):
     policy: Policy
 
 
-def collect(at: Stage, pool: Table) -> Collected:
+def collect(at: Stage, pool: TableReference) -> Collected:
     """Issue the nodes that give a step its scored groups."""
     config, step, policy = at.config, at.step, at.policy
     rolled, scored = sample_groups(
@@ -76,7 +76,13 @@ def collect(at: Stage, pool: Table) -> Collected:
 
 
 def sample_groups(
-    config: RunConfig, step: int, policy: Policy, pool: Table, *, refill: int, num_prompts: int
+    config: RunConfig,
+    step: int,
+    policy: Policy,
+    pool: TableReference,
+    *,
+    refill: int,
+    num_prompts: int,
 ) -> tuple[RolledOut, Scored]:
     """Issue the nodes that select prompts, roll them out and score the responses."""
     light, gpu = requests(config.resources.light), requests(config.resources.rollout)
@@ -95,7 +101,7 @@ def refill_groups(
     config: RunConfig,
     step: int,
     policy: Policy,
-    pool: Table,
+    pool: TableReference,
     scored: Table,
     refill: int,
     rollout_s: list[float],
@@ -123,7 +129,7 @@ def conclude(
     at: Stage,
     annotated: Annotated,
     trained: TrainedChunks,
-    held_out: Table,
+    held_out: TableReference,
     seconds: dict[str, list[float]],
 ) -> Policy:
     """Issue the nodes that evaluate, log, report and publish what a step has come to.

@@ -59,6 +59,10 @@ Table = Annotated[pa.Table, HashMethod(_digest)]
 """What a task returns: cached tasks downstream hit on equal content, wherever it is stored."""
 
 
+TableReference = StructuredDataset
+"""A table by its place, handed through a graph without being read or written again."""
+
+
 def write_table(path: str | Path, table: pa.Table, *, durable: bool = True) -> None:
     """Write `table` to the local file `path`, whole or not at all.
 

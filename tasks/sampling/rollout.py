@@ -70,7 +70,7 @@ def respond(
     groups = sampler.sample(tokens, prompts["group_id"].to_pylist(), params)
     completions = [completion for group in groups for completion in group]
     texts = tokenizer.batch_decode(
-        [completion.tokens for completion in completions], skip_special_tokens=True
+        [completion.tokens.tolist() for completion in completions], skip_special_tokens=True
     )
     repeated = prompts.take(np.repeat(np.arange(len(prompts)), params.num_samples))
     columns = {

@@ -114,8 +114,9 @@ def plan_chunks(
 ) -> list[npt.NDArray[np.int64]]:
     """Group rows into chunks whose padded size (rows times widest row) stays within a bound.
 
-    Rows are taken by length, longest first, so that a chunk pads little; ties keep their order, so
-    the plan is a function of its arguments. A row wider than the bound gets a chunk of its own.
+    Prompts and responses are padded apart. Rows are taken by length, longest first, so that a chunk
+    pads little; ties keep their order, so the plan is a function of its arguments. A row that is
+    wider than the bound gets a chunk of its own.
 
     Args:
         widths: prompt and response lengths of every row of the batch [N, 2].
@@ -124,17 +125,16 @@ def plan_chunks(
     """
     ordered = rows[np.lexsort((rows, -widths[rows].sum(1)))]
     chunks: list[list[int]] = []
-    for row in ordered.tolist():
-        if chunks and padded_size(widths, [*chunks[-1], row]) <= max_tokens:
+    widest = (0, 0)
+    for row, prompt, response in zip(ordered.tolist(), *widths[ordered].T.tolist(), strict=True):
+        grown = (max(widest[0], prompt), max(widest[1], response))
+        if chunks and (len(chunks[-1]) + 1) * sum(grown) <= max_tokens:
             chunks[-1].append(row)
+            widest = grown
         else:
             chunks.append([row])
+            widest = (prompt, response)
     return [np.array(chunk) for chunk in chunks]
-
-
-def padded_size(widths: npt.NDArray[np.int64], chunk: list[int]) -> int:
-    """Return the padded tokens of a chunk: prompts and responses are padded apart."""
-    return len(chunk) * int(widths[chunk].max(0).sum())
 
 
 def collate(rows: Rows, chunk: npt.NDArray[np.int64], device: torch.device) -> TrajectoryBatch:
