@@ -87,6 +87,14 @@ def _is_arithmetic(config: RunConfig) -> bool:
     return config.data.source == "arithmetic"
 
 
+SCORED_IN_PROCESS = {"exact_match", "format", "length"}
+"""Providers that run in the task's own process."""
+
+
+def _providers(config: RunConfig) -> set[str]:
+    return set(config.reward.parts) or {config.reward.provider}
+
+
 CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
     *SHARED,
     *DISTILLATION_CONTRADICTIONS,
@@ -235,6 +243,39 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         field="evaluation.num_samples",
         broken=lambda c: c.evaluation.num_samples > 1 and c.evaluation.temperature == 0,
         message="greedy samples of a prompt are all equal; set evaluation.temperature above 0",
+    ),
+    Rule(
+        field="reward.provider",
+        broken=lambda c: bool(c.reward.parts) and "provider" in c.reward.changed(),
+        message="is never read while reward.parts names providers; remove one of the two",
+    ),
+    Rule(
+        field="reward.parts",
+        broken=lambda c: 0 in c.reward.parts.values(),
+        message="a part of weight 0 adds nothing; remove it or give it a weight",
+    ),
+    Rule(
+        field="reward.arguments",
+        broken=lambda c: bool(c.reward.arguments) and _providers(c) == {"exact_match"},
+        message="exact_match takes none; remove them",
+    ),
+    *(
+        Rule(
+            field=f"reward.{name}",
+            broken=lambda c, name=name: (
+                name in c.reward.changed() and _providers(c) <= SCORED_IN_PROCESS
+            ),
+            message="exact_match, format and length need no process of their own; remove it",
+        )
+        for name in ("timeout_s", "num_workers", "worker_memory_mib")
+    ),
+    Rule(
+        field="reward.overlong_buffer_tokens",
+        broken=lambda c: (
+            c.reward.overlong_buffer_tokens > 0 and c.rl.advantage in ("maxrl", "pass_at_k")
+        ),
+        message="its penalties are rewards below 0 or between 0 and 1, which this rl.advantage "
+        "cannot use; remove it, or use rl.mask_truncated",
     ),
     Rule(
         field="reward.overlong_buffer_tokens",
