@@ -99,6 +99,12 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
     *SHARED,
     *DISTILLATION_CONTRADICTIONS,
     Rule(
+        field="job.output_root",
+        broken=lambda c: "://" in c.job.output_root,
+        message="checkpoints are renamed into place, which needs a file system; name a directory "
+        "that every task can reach",
+    ),
+    Rule(
         field="rl.lower_bound_ratio",
         broken=lambda c: _sequence_level(c) and c.rl.lower_bound_ratio != 0,
         message="the sequence-level ratio has no dual clip; set rl.lower_bound_ratio=0",

@@ -105,7 +105,7 @@ class AdvantageKnobs(Section):
 class Rl(SurrogateKnobs, Regularisers, AdvantageKnobs, Distillation, Schedule):
     """The objective and the schedule of policy updates."""
 
-    builder: str = "objectives.grpo:build_objective"
+    builder: str = Field(default="objectives.grpo:build_objective", pattern=r"^[\w.]+:\w+$")
     """Import path `package.module:function` of `build_objective(rl, model_context)`."""
 
     builder_arguments: dict[str, bool | int | float | str] = {}

@@ -10,14 +10,17 @@ from configs.dpo_preflight import check_pairs, dpo_warnings
 from configs.preflight import check_topology, warnings
 from configs.resolve import resolve, resolve_dpo
 from configs.run import RunConfig
-from images.roles import LIGHT
+from images.roles import LIGHT, TRAIN
 
 
-@task(container_image=LIGHT)
+@task(container_image=TRAIN)
 def resolve_config(recipe: str, overrides: str, workflow: str = "grpo") -> RunConfig:
-    """Resolve and check the whole configuration before any work."""
+    """Resolve and check the whole configuration, its objective included, before any work."""
     config = resolve(recipe, overrides)
     check_topology(config, workflow)
+    from tasks.trainer.loop import build_objective
+
+    build_objective(config)
     for line in warnings(config):
         print(f"warning: {line}")  # noqa: T201
     return config

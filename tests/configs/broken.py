@@ -32,6 +32,7 @@ BROKEN = [
     ("rollout.top_k", "renormalise", "rollout.top_k=5"),
     ("rollout.min_p", "renormalise", "rollout.min_p=0.1"),
     ("rollout.group_size", "at least 2", "rollout.group_size=1"),
+    ("job.output_root", "file system", "job.output_root=s3://bucket/runs"),
     ("rl.mini_batches", "must divide", "rl.mini_batches=5"),
     ("reward.provider", "reward.parts names", "reward.provider=format reward.parts.length=1"),
     ("reward.parts", "weight 0", "reward.parts.length=0"),
