@@ -59,6 +59,16 @@ def test_rows_say_which_policy_sampled_them(policy: PolicyFiles, root: Path) -> 
     assert set(table["policy_digest"].to_pylist()) == {policy.digest}
 
 
+def test_one_policy_answers_by_the_seed_of_the_run_and_by_the_step(
+    policy: PolicyFiles, root: Path
+) -> None:
+    seeds = [sampled(policy, run_config(root, job={"seed": seed})) for seed in (0, 0, 1)]
+    first, same, other_seed = (table["response_tokens"].to_pylist() for table in seeds)
+    other_step = sampled(policy, run_config(root), step=1)["response_tokens"].to_pylist()
+    assert first == same
+    assert first not in (other_seed, other_step)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
 def test_engine_log_probabilities_are_those_at_the_sampling_temperature(
     policy: PolicyFiles, root: Path, temperature: float
