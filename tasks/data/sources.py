@@ -6,6 +6,7 @@ from typing import TypeVar
 from configs.data import Data, PromptSource
 from tasks.data.arithmetic import arithmetic_problems
 from tasks.data.files import file_problems
+from tasks.data.gsm8k import gsm8k_problems
 from tasks.data.problems import Problems
 
 Parts = TypeVar("Parts")
@@ -23,6 +24,8 @@ def load_problems(data: Data) -> Problems:
             return arithmetic_problems(
                 digits=data.digits, seed=data.seed, num_held_out=data.num_held_out
             )
+        case "gsm8k":
+            return gsm8k_problems()
         case "file":
             return file_problems(data)
         case "provider":

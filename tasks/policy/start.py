@@ -18,8 +18,14 @@ HERE = Path(__file__).parent
 CODE = (HERE / "embedded.py", HERE / "directory.py", HERE.parent / "data" / "arithmetic.py")
 """Modules whose text the embedded model depends on."""
 
+SMOLLM2_VERSION = file_digest(HERE / "smollm2.py")[:16]
+"""Version of the unpacked SmolLM2."""
+
 CODE_VERSION = hashlib.sha256("".join(map(file_digest, CODE)).encode()).hexdigest()[:16]
-"""Version of the cached task that builds it: an edit of these modules is a new version."""
+"""Its version: an edit of these modules is a new one."""
+
+POLICY_VERSION = f"{CODE_VERSION}-{SMOLLM2_VERSION}"
+"""Version of the cached task that opens a policy of any source."""
 
 DENOISER_CODE = (HERE / "denoiser.py", HERE.parent / "data" / "points.py")
 DENOISER_VERSION = hashlib.sha256("".join(map(file_digest, DENOISER_CODE)).encode()).hexdigest()[
@@ -32,10 +38,15 @@ SHAPE = ("hidden_size", "num_timesteps", "prediction", "warm_start_steps")
 
 
 def initial_policy(model: Model, data: Data, *, seed: int, output_root: Path) -> PolicyFiles:
-    """Return the untrained policy; an embedded one is built once and kept under `output_root`."""
-    if model.source == "embedded":
-        return _embedded(model, data, seed=seed, cache=output_root / "cache")
-    return _pretrained(model, output_root / "cache")
+    """Return the untrained policy; one that is built is built once and kept under `output_root`."""
+    cache = output_root / "cache"
+    match model.source:
+        case "embedded":
+            return _embedded(model, data, seed=seed, cache=cache)
+        case "smollm2":
+            return _smollm2(cache)
+        case "pretrained":
+            return _pretrained(model, cache)
 
 
 def embedded_key(model: Model, data: Data, *, seed: int) -> str:
@@ -57,6 +68,15 @@ def _embedded(model: Model, data: Data, *, seed: int, cache: Path) -> PolicyFile
         bootstrap(model.embedded, data, seed=seed, to=weights)
 
     return _built(cache / f"embedded-{embedded_key(model, data, seed=seed)}", build)
+
+
+def _smollm2(cache: Path) -> PolicyFiles:
+    def build(weights: Path) -> None:
+        from tasks.policy.smollm2 import bootstrap_smollm2
+
+        bootstrap_smollm2(to=weights)
+
+    return _built(cache / f"smollm2-{SMOLLM2_VERSION}", build)
 
 
 def initial_denoiser(denoiser: Denoiser, *, seed: int, output_root: Path) -> PolicyFiles:
