@@ -12,8 +12,7 @@ class PromptSource(Section):
 
     source: Literal["arithmetic", "gsm8k", "file", "provider"] = "arithmetic"
     """`arithmetic`: additions made locally; `gsm8k`: word problems that ship with the project,
-    1,500 to train on and the 1,319 of its test set, which are held out; `file`: rows of a file;
-    `provider`: your function."""
+    1,500 to train on and its test set; `file`: rows of a file; `provider`: your function."""
 
     digits: int = Field(default=2, ge=1, le=3)
     """Digits of each operand of the `arithmetic` source."""
@@ -38,6 +37,9 @@ class PromptSource(Section):
 
     seed: int = Field(default=0, ge=0)
     """Seed of the split into training and held-out problems and of the order of prompts."""
+
+    num_train: int = Field(default=0, ge=0)
+    """Problems to train on, the first of the source; 0: all."""
 
     num_held_out: int = Field(default=500, ge=1)
     """Problems that are never trained on and that evaluation draws from."""

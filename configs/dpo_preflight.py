@@ -43,10 +43,6 @@ def _of_sums(config: DpoConfig) -> bool:
     return config.dpo.pairs == "text" and config.data.source == "arithmetic"
 
 
-def _has_num_held_out(config: DpoConfig) -> bool:
-    return config.data.source != "gsm8k" and config.data.held_out_path == ""
-
-
 def _num_held_out(config: DpoConfig) -> int:
     return config.denoiser.num_held_out if _of_points(config) else config.data.num_held_out
 
@@ -114,7 +110,7 @@ DPO_CONTRADICTIONS: tuple[Rule[DpoConfig], ...] = (
     ),
     Rule(
         field="evaluation.num_pairs",
-        broken=lambda c: _has_num_held_out(c) and c.evaluation.num_pairs > _num_held_out(c),
+        broken=lambda c: c.data.held_out_path == "" and c.evaluation.num_pairs > _num_held_out(c),
         message="exceeds the held-out pairs, data.num_held_out or denoiser.num_held_out; lower it",
     ),
 )

@@ -6,14 +6,11 @@ from omegaconf import OmegaConf
 
 from configs.distillation_preflight import has_teacher, is_direct, trains_on_rewards
 from configs.dpo import DpoConfig
-from configs.model import EmbeddedModel
+from configs.memory import memory_lines
 from configs.run import RunConfig
 
 AnyConfig = RunConfig | DpoConfig
 """A run of either kind."""
-
-BYTES_PER_PARAMETER = 16
-"""float32 weight, gradient and the two moments of AdamW."""
 
 
 def to_yaml(config: AnyConfig) -> str:
@@ -58,15 +55,13 @@ def _plan_pairs(config: DpoConfig) -> list[str]:
         f"{dpo.epochs} passes over the training pairs{limit}",
         f"loss {dpo.kind}, beta {dpo.beta:g}",
     ]
-    if dpo.pairs == "text" and config.model.source == "embedded":
-        lines.append(_memory(config.model.embedded))
-    return lines
+    return lines + (memory_lines(config) if dpo.pairs == "text" else [])
 
 
 def _plan_rollouts(config: RunConfig) -> list[str]:
     rollout, rl = config.rollout, config.rl
     num_responses = rollout.prompts_per_step * rollout.group_size
-    lines = [
+    return [
         f"{rollout.prompts_per_step} prompts and {num_responses} responses per step",
         f"at most {rollout.max_tokens} tokens per response",
         f"{rl.mini_batches} optimizer steps per step",
@@ -74,10 +69,8 @@ def _plan_rollouts(config: RunConfig) -> list[str]:
         f"{rl.max_steps * rl.mini_batches} optimizer steps in all",
         f"{rl.max_steps} steps, {rl.max_steps * num_responses} responses in all",
         f"reduction {rl.loss_type}; advantage {_advantage(config)}",
+        *memory_lines(config),
     ]
-    if config.model.source == "embedded":
-        lines.append(_memory(config.model.embedded))
-    return lines
 
 
 def _advantage(config: RunConfig) -> str:
@@ -96,10 +89,3 @@ def _group_advantage(config: RunConfig) -> str:
     if config.rl.advantage != "group":
         return config.rl.advantage
     return "r - mean" if config.rl.unbiased_advantage else "(r - mean) / (std + eps)"
-
-
-def _memory(model: EmbeddedModel) -> str:
-    layer = 4 * model.hidden_size**2 + 3 * model.hidden_size * model.intermediate_size
-    num_parameters = model.num_layers * layer
-    megabytes = num_parameters * BYTES_PER_PARAMETER / 2**20
-    return f"about {num_parameters:,} parameters, {megabytes:.0f} MiB of training state"

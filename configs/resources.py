@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from configs.base import Section
+from configs.sizes import GpuType
 
 
 class Role(Section):
@@ -16,6 +17,9 @@ class Role(Section):
 
     gpus: int = Field(default=0, ge=0)
     """Accelerators."""
+
+    gpu_type: GpuType = ""
+    """Which accelerators, as Flyte's device label; empty: any."""
 
 
 class Resources(Section):

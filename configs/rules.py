@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from configs.data import PromptSource
 from configs.model import Model
+from configs.resources import Resources
 from configs.trainer import Trainer
 
 Config_contra = TypeVar("Config_contra", contravariant=True)
@@ -16,8 +17,12 @@ BFLOAT16_LEARNING_RATE = 1e-4
 are 1e-4 apart, so smaller updates are mostly rounded away."""
 
 
+GSM8K_TEST = 1319
+"""Problems of the test set."""
+
+
 class Trains(Protocol):
-    """What every kind of run has: a model, a source of prompts and a trainer."""
+    """What every kind of run has: a model, a source of prompts, a trainer and resources."""
 
     @property
     def model(self) -> Model: ...
@@ -27,6 +32,9 @@ class Trains(Protocol):
 
     @property
     def trainer(self) -> Trainer: ...
+
+    @property
+    def resources(self) -> Resources: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +112,8 @@ SHARED: tuple[Rule[Trains], ...] = (
     ),
     Rule(
         field="data.num_held_out",
-        broken=lambda c: c.data.source == "gsm8k" and "num_held_out" in c.data.changed(),
-        message="is never read while data.source=gsm8k, whose test set is held out; remove it",
+        broken=lambda c: c.data.source == "gsm8k" and c.data.num_held_out > GSM8K_TEST,
+        message=f"exceeds the test set of GSM8K, {GSM8K_TEST} problems; lower it",
     ),
     Rule(
         field="data.digits",
@@ -149,13 +157,23 @@ SHARED: tuple[Rule[Trains], ...] = (
         ),
         message="is never read while trainer.lr_schedule=constant; remove it",
     ),
+    *(
+        Rule(
+            field=f"resources.{role}.gpu_type",
+            broken=lambda c, role=role: (
+                getattr(c.resources, role).gpu_type != "" and getattr(c.resources, role).gpus == 0
+            ),
+            message=f"names a GPU, but resources.{role}.gpus=0 requests none; set both or neither",
+        )
+        for role in Resources.model_fields
+    ),
     Rule(
         field="trainer.num_processes",
         broken=lambda c: c.trainer.num_processes != 1,
         message="training on several processes is not available in this version; use 1",
     ),
 )
-"""Settings of the sections `model`, `data` and `trainer` that cannot hold together."""
+"""Settings of the sections that they share that cannot hold together."""
 
 
 SHARED_WARNINGS: tuple[Rule[Trains], ...] = (

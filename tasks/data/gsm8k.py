@@ -17,14 +17,14 @@ FILES = Path(__file__).parent / "gsm8k_files"
 _CALCULATION = re.compile(r"<<.*?>>")
 
 
-def gsm8k_problems() -> Problems:
-    """Return the training problems and the test set, which is held out.
+def gsm8k_problems(*, num_held_out: int) -> Problems:
+    """Return the training problems and the first `num_held_out` of the test set.
 
-    >>> train, held_out = gsm8k_problems()
+    >>> train, held_out = gsm8k_problems(num_held_out=500)
     >>> len(train), len(held_out), held_out[0].problem_id, held_out[0].answer[-7:]
-    (1500, 1319, 'gsm8k/test.jsonl/0', '#### 18')
+    (1500, 500, 'gsm8k/test.jsonl/0', '#### 18')
     """
-    return Problems(_read("train.jsonl"), _read("test.jsonl"))
+    return Problems(_read("train.jsonl"), _read("test.jsonl")[:num_held_out])
 
 
 def solution_text(answer: str) -> str:

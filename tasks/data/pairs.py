@@ -52,6 +52,11 @@ def load_pairs(data: Preferences) -> Pairs:
         ValueError: the section's settings leave nothing to train on, or a row cannot be read.
         TypeError: a provider returned something else than `Pairs`.
     """
+    train, held_out = _all_pairs(data)
+    return Pairs(train[: data.num_train or None], held_out)
+
+
+def _all_pairs(data: Preferences) -> Pairs:
     match data.source:
         case "arithmetic":
             return arithmetic_pairs(data)
@@ -100,7 +105,7 @@ def gsm8k_pairs(data: Preferences) -> Pairs:
     >>> train[0].chosen[-8:], train[0].rejected[-8:-1]
     ('\n#### 72', '\n#### 7')
     """
-    parts = gsm8k_problems()
+    parts = gsm8k_problems(num_held_out=data.num_held_out)
     seeds = np.random.SeedSequence([data.seed, WRONG]).spawn(len(parts))
     return Pairs(*(_with_wrong_end(part, seed) for part, seed in zip(parts, seeds, strict=True)))
 

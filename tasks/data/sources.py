@@ -19,13 +19,18 @@ def load_problems(data: Data) -> Problems:
         ValueError: the section's settings leave nothing to train on or to evaluate on.
         TypeError: a provider returned something else than `Problems`.
     """
+    train, held_out = _all_problems(data)
+    return Problems(train[: data.num_train or None], held_out)
+
+
+def _all_problems(data: Data) -> Problems:
     match data.source:
         case "arithmetic":
             return arithmetic_problems(
                 digits=data.digits, seed=data.seed, num_held_out=data.num_held_out
             )
         case "gsm8k":
-            return gsm8k_problems()
+            return gsm8k_problems(num_held_out=data.num_held_out)
         case "file":
             return file_problems(data)
         case "provider":

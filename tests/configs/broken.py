@@ -90,8 +90,8 @@ BROKEN = [
     ),
     (
         "data.num_held_out",
-        "whose test set",
-        "PRETRAINED data.source=gsm8k data.num_held_out=3",
+        "exceeds the test set",
+        "PRETRAINED data.source=gsm8k data.num_held_out=1320",
     ),
     (
         "data.digits",
@@ -113,6 +113,10 @@ BROKEN = [
         "rollout.batch_size",
         "engine=server",
         "rollout.engine=server rollout.server.url=http://x:1 rollout.batch_size=8",
+    ),
+    *(
+        (f"resources.{role}.gpu_type", "requests none", f"resources.{role}.gpu_type=nvidia-l4")
+        for role in ("light", "rollout", "teacher", "train")
     ),
     ("rl.builder", "needs a teacher", "rl.builder=objectives.opd:build_objective"),
     ("rl.builder", "never reads the teacher", "teacher.source=embedded"),
