@@ -1,0 +1,136 @@
+"""Shared-prompt packing: responses to one prompt behind a single copy of it.
+
+A pack is a sequence of the prompt and several of its responses. Every response sees the prompt and
+itself alone, at the positions that it would have by itself, so its hidden states are those of the
+plain layout, and the prompt is computed once instead of once per response.
+
+Dimensions: `B` rows, `S` prompt plus response positions, `T` response positions, `N` response
+tokens without padding, `G` packs, `L` positions of a pack.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from objectives.batch import TrajectoryBatch
+
+PROMPT, PADDING = -1, -2
+"""What stands in `Packed.segments` where no row's response does."""
+
+
+class Row(NamedTuple):
+    """What packing needs to know of a row: which prompt it answers, and its lengths."""
+
+    prompt: int
+    prompt_length: int
+    response_length: int
+
+
+class Packed(NamedTuple):
+    """Packs as the inputs of a decoder.
+
+    Attributes:
+        input_ids: [G, L] token ids.
+        positions: [G, L] position of every token in its own prompt and response.
+        segments: [G, L] the row whose response a token is of, or `PROMPT`, or `PADDING`.
+        predictors: [N] index into the flattened [G * L] of the token that predicts each response
+            token, rows in their order.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    segments: Tensor
+    predictors: Tensor
+
+    def attention_mask(self) -> Tensor:
+        """Return which token may see which, [G, 1, L, L] bool; padding sees itself alone."""
+        queries, keys = self.segments[:, :, None], self.segments[:, None, :]
+        width = self.segments.shape[1]
+        causal = torch.ones(width, width, dtype=torch.bool, device=queries.device).tril()
+        own = torch.eye(width, dtype=torch.bool, device=queries.device)
+        seen = causal & ((queries == keys) | (keys == PROMPT)) & (keys != PADDING)
+        return (seen | own)[:, None]
+
+
+def split_packs(rows: Sequence[Row], *, attention_scale: float) -> list[list[int]]:
+    """Cut rows into packs: neighbours that answer the same prompt, while that is cheaper.
+
+    A sequence of `L` tokens costs `L * (1 + L / attention_scale)`: attention scores of a pack are
+    computed for all pairs of its tokens, so long responses are better left apart.
+
+    Args:
+        rows: in the order in which they are to be packed.
+        attention_scale: length at which attention costs as much as the rest of a layer.
+
+    >>> rows = [Row(7, 100, 60), Row(7, 100, 60), Row(8, 100, 60)]
+    >>> split_packs(rows, attention_scale=3000)
+    [[0, 1], [2]]
+    >>> split_packs(rows, attention_scale=100)
+    [[0], [1], [2]]
+    """
+    packs: list[list[int]] = []
+    width, prompt = 0, None
+    for index, row in enumerate(rows):
+        alone = row.prompt_length + row.response_length
+        joined = width + row.response_length
+        extra = joined**2 - width**2 - alone**2
+        if row.prompt == prompt and extra < attention_scale * row.prompt_length:
+            packs[-1].append(index)
+            width = joined
+        else:
+            packs.append([index])
+            width, prompt = alone, row.prompt
+    return packs
+
+
+def pack(batch: TrajectoryBatch, *, attention_scale: float) -> Packed:
+    """Return the packs of a batch, whose neighbouring rows are those that share a prompt."""
+    num_prompt = batch.input_ids.shape[1] - batch.response_tokens.shape[1]
+    prompts = batch.input_ids[:, :num_prompt]
+    prompt_mask = batch.attention_mask[:, :num_prompt].bool()
+    response_mask = batch.response_mask.bool()
+    rows = _describe(prompts, prompt_mask, response_mask)
+    packs = split_packs(rows, attention_scale=attention_scale)
+    pack_of_B, start_of_B, width = (value.to(prompts.device) for value in _places(rows, packs))
+
+    shape = (len(packs), int(width))
+    input_ids, positions = (prompts.new_zeros(shape) for _ in range(2))
+    segments = prompts.new_full(shape, PADDING)
+
+    leaders = torch.tensor([members[0] for members in packs], device=prompts.device)
+    pack_P, column_P = prompt_mask[leaders].nonzero().unbind(1)
+    place_P = column_P - num_prompt + prompt_mask[leaders].sum(1)[pack_P]
+    input_ids[pack_P, place_P] = prompts[leaders[pack_P], column_P]
+    positions[pack_P, place_P] = place_P
+    segments[pack_P, place_P] = PROMPT
+
+    row_N, offset_N = response_mask.nonzero().unbind(1)
+    pack_N, place_N = pack_of_B[row_N], start_of_B[row_N] + offset_N
+    prompt_length_N = prompt_mask.sum(1)[row_N]
+    input_ids[pack_N, place_N] = batch.response_tokens[row_N, offset_N]
+    positions[pack_N, place_N] = prompt_length_N + offset_N
+    segments[pack_N, place_N] = row_N
+    before_N = torch.where(offset_N == 0, prompt_length_N, place_N) - 1
+    return Packed(input_ids, positions, segments, pack_N * shape[1] + before_N)
+
+
+def _describe(prompts: Tensor, prompt_mask: Tensor, response_mask: Tensor) -> list[Row]:
+    tokens = torch.where(prompt_mask, prompts, -1)
+    _, prompt_of_B = torch.unique(tokens, dim=0, return_inverse=True)
+    columns = (prompt_of_B, prompt_mask.sum(1), response_mask.sum(1))
+    return [Row(*values) for values in torch.stack(columns, 1).tolist()]
+
+
+def _places(rows: Sequence[Row], packs: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's pack, where its response starts in it, and the width of the widest."""
+    pack_of, start_of = [0] * len(rows), [0] * len(rows)
+    widest = 0
+    for number, members in enumerate(packs):
+        width = rows[members[0]].prompt_length
+        for row in members:
+            pack_of[row], start_of[row] = number, width
+            width += rows[row].response_length
+        widest = max(widest, width)
+    return torch.tensor(pack_of), torch.tensor(start_of), torch.tensor(widest)
