@@ -9,6 +9,7 @@ tokens without padding, `G` packs, `L` positions of a pack.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -54,7 +55,9 @@ class Packed(NamedTuple):
         return (seen | own)[:, None]
 
 
-def split_packs(rows: Sequence[Row], *, attention_scale: float) -> list[list[int]]:
+def split_packs(
+    rows: Sequence[Row], *, attention_scale: float, max_tokens: float = inf
+) -> list[list[int]]:
     """Cut rows into packs: neighbours that answer the same prompt, while that is cheaper.
 
     A sequence of `L` tokens costs `L * (1 + L / attention_scale)`: attention scores of a pack are
@@ -63,6 +66,7 @@ def split_packs(rows: Sequence[Row], *, attention_scale: float) -> list[list[int
     Args:
         rows: in the order in which they are to be packed.
         attention_scale: length at which attention costs as much as the rest of a layer.
+        max_tokens: most tokens of a pack; a longer row gets one of its own.
 
     >>> rows = [Row(7, 100, 60), Row(7, 100, 60), Row(8, 100, 60)]
     >>> split_packs(rows, attention_scale=3000)
@@ -76,13 +80,48 @@ def split_packs(rows: Sequence[Row], *, attention_scale: float) -> list[list[int
         alone = row.prompt_length + row.response_length
         joined = width + row.response_length
         extra = joined**2 - width**2 - alone**2
-        if row.prompt == prompt and extra < attention_scale * row.prompt_length:
+        is_cheaper = extra < attention_scale * row.prompt_length
+        if row.prompt == prompt and is_cheaper and joined <= max_tokens:
             packs[-1].append(index)
             width = joined
         else:
             packs.append([index])
             width, prompt = alone, row.prompt
     return packs
+
+
+def plan_packs(rows: Sequence[Row], *, attention_scale: float, max_tokens: int) -> list[list[int]]:
+    """Group rows into chunks whose packs, padded to the widest, stay within a bound.
+
+    Rows that share a prompt come together, longest response first; packs are taken by width, widest
+    first, so that a chunk pads little. Ties keep their order: the plan is a function of its
+    arguments.
+
+    Args:
+        rows: any rows.
+        attention_scale: as in `split_packs`.
+        max_tokens: most padded tokens of a chunk.
+
+    Returns:
+        Indices into `rows`, chunk by chunk, those of a pack side by side.
+    """
+    order = sorted(range(len(rows)), key=lambda row: (rows[row].prompt, -rows[row].response_length))
+    sorted_rows = [rows[row] for row in order]
+    packs = split_packs(sorted_rows, attention_scale=attention_scale, max_tokens=max_tokens)
+    widths = [_width(sorted_rows, members) for members in packs]
+    chunks: list[list[int]] = []
+    num_packs = widest = 0
+    for number in sorted(range(len(packs)), key=lambda number: -widths[number]):
+        if not chunks or (num_packs + 1) * widest > max_tokens:
+            chunks.append([])
+            num_packs, widest = 0, widths[number]
+        chunks[-1] += [order[row] for row in packs[number]]
+        num_packs += 1
+    return chunks
+
+
+def _width(rows: Sequence[Row], members: list[int]) -> int:
+    return rows[members[0]].prompt_length + sum(rows[row].response_length for row in members)
 
 
 def pack(batch: TrajectoryBatch, *, attention_scale: float) -> Packed:

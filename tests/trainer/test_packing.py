@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from objectives.batch import TrajectoryBatch
-from tasks.trainer.packing import PADDING, Row, pack, split_packs
+from tasks.trainer.packing import PADDING, Row, pack, plan_packs, split_packs
 
 SIZES = {
     "vocab_size": 20,
@@ -115,3 +117,39 @@ def test_a_pack_cut_in_two_is_cut_in_the_same_place_again() -> None:
     assert len(packs) > 1
     second = [rows[index] for index in packs[1]]
     assert split_packs(second, attention_scale=400) == [list(range(len(second)))]
+
+
+ROWS = st.lists(
+    st.builds(
+        lambda prompt, length: Row(prompt, 3 + 2 * prompt, length),
+        st.integers(0, 4),
+        st.integers(0, 30),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ROWS, st.integers(1, 120), st.sampled_from([0.0, 50.0, 1e9]))
+def test_a_plan_holds_every_row_once_within_its_bound(
+    rows: list[Row], bound: int, attention_scale: float
+) -> None:
+    chunks = plan_packs(rows, attention_scale=attention_scale, max_tokens=bound)
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(len(rows)))
+    for chunk in chunks:
+        # The model cuts a chunk into packs by itself, without knowing of the bound.
+        picked = [rows[row] for row in chunk]
+        packs = split_packs(picked, attention_scale=attention_scale)
+        widths = [
+            picked[members[0]].prompt_length + sum(picked[row].response_length for row in members)
+            for members in packs
+        ]
+        assert len(packs) * max(widths) <= bound or len(chunk) == 1
+
+
+def test_a_plan_shares_every_prompt_when_that_is_cheap() -> None:
+    rows = [Row(number % 3, 10, 2) for number in range(12)]
+    chunks = plan_packs(rows, attention_scale=1e9, max_tokens=100)
+    assert len(chunks) == 1
+    packs = split_packs([rows[row] for row in chunks[0]], attention_scale=1e9)
+    assert [len(members) for members in packs] == [4, 4, 4]
