@@ -204,5 +204,6 @@ TOPOLOGIES: dict[str, tuple[Rule[RunConfig], ...]] = {
             "workflows/grpo.py",
         ),
     ),
+    "evaluate": (),
 }
 """What each workflow demands of the resolved config, after the overrides."""

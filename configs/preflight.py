@@ -14,7 +14,9 @@ from configs.distillation_preflight import (
     is_direct,
     trains_on_rewards,
 )
+from configs.evaluation import correct_parts
 from configs.model import EMBEDDED_CONTEXT
+from configs.reward import title
 from configs.rules import SHARED, SHARED_WARNINGS, Rule, broken, refuse
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
@@ -93,6 +95,17 @@ SCORED_IN_PROCESS = {"exact_match", "format", "length"}
 
 def _providers(config: RunConfig) -> set[str]:
     return set(config.reward.parts) or {config.reward.provider}
+
+
+def _names_no_part(config: RunConfig) -> bool:
+    """Return whether all parts of the reward are known, and the one that decides is not among them.
+
+    A function of one's own may give further parts, which only its responses show.
+    """
+    providers = _providers(config)
+    are_known = not any(":" in provider for provider in providers)
+    part = config.evaluation.correct_part
+    return part != "" and are_known and part not in {title(name) for name in providers}
 
 
 CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
@@ -249,6 +262,24 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         field="evaluation.num_samples",
         broken=lambda c: c.evaluation.num_samples > 1 and c.evaluation.temperature == 0,
         message="greedy samples of a prompt are all equal; set evaluation.temperature above 0",
+    ),
+    Rule(
+        field="evaluation.pass_at",
+        broken=lambda c: max(c.evaluation.pass_at, default=0) > c.evaluation.num_samples,
+        message="pass@k is estimated from at least k samples of a prompt; raise "
+        "evaluation.num_samples or lower k",
+    ),
+    Rule(
+        field="evaluation.correct_part",
+        broken=lambda c: len(correct_parts(c.evaluation, c.reward)) != 1,
+        message="reward.parts does not name exactly one of exact_match and gsm8k; name the part "
+        "that is 1 for a right response",
+    ),
+    Rule(
+        field="evaluation.correct_part",
+        broken=_names_no_part,
+        message="is no part that the reward gives; name one of reward.parts, or leave it empty for "
+        "a single reward.provider",
     ),
     Rule(
         field="reward.provider",

@@ -36,3 +36,8 @@ class Reward(Section):
 
     overlong_penalty: float = Field(default=1.0, ge=0.0)
     """Largest overlong penalty, at `rollout.max_tokens` tokens."""
+
+
+def title(provider: str) -> str:
+    """Return the name of the part that a provider gives: `judge` for `package.module:judge`."""
+    return provider.rpartition(":")[2]

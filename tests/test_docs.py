@@ -58,6 +58,8 @@ def logged_metrics() -> set[str]:
         *(f"perf/{stage}_s" for stage in STAGES),
         *(summary - parts),
         "train/reward/part/<part>",
+        *(f"val/pass_at{end}/<k>" for end in ("", "_low", "_high")),
+        "val/accuracy_of/<source>",
     }
 
 

@@ -83,6 +83,7 @@ LAYERS = {
         ours=(
             "tasks.run",
             "tasks.data",
+            "tasks.evaluation",
             "tasks.policy",
             "tasks.tracking",
             "objectives.objective",

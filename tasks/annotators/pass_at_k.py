@@ -25,8 +25,8 @@ def pass_at_k_advantages(rewards: np.ndarray, group_ids: np.ndarray, *, k: int) 
     groups = gather(rewards, group_ids)
     _check(groups.rewards, groups.sizes, k)
     wrong = groups.counts - groups.total(groups.rewards)
-    fails = _chance_of_all(wrong, groups.counts, k)
-    others_fail = _chance_of_all(wrong - 1.0, groups.counts - 1.0, k - 1)
+    fails = chance_of_all(wrong, groups.counts, k)
+    others_fail = chance_of_all(wrong - 1.0, groups.counts - 1.0, k - 1)
     std = np.sqrt(fails * (1.0 - fails))
     scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0.0)
     right = groups.rewards > 0.0
@@ -48,8 +48,11 @@ def _check(rewards: np.ndarray, sizes: np.ndarray, k: int) -> None:
         )
 
 
-def _chance_of_all(marked: np.ndarray, total: np.ndarray, k: int) -> np.ndarray:
-    """Return `C(marked, k) / C(total, k)`: all of `k` drawn from `total` are marked."""
+def chance_of_all(marked: np.ndarray, total: np.ndarray, k: int) -> np.ndarray:
+    """Return `C(marked, k) / C(total, k)`: all of `k` drawn from `total` are marked.
+
+    A product of `k` fractions, so that no binomial coefficient overflows.
+    """
     chance = np.ones_like(total)
     for drawn in range(k):
         chance *= np.maximum(marked - drawn, 0.0) / np.maximum(total - drawn, 1.0)

@@ -83,6 +83,30 @@ TEACHER = _extend(
 """What distils: the teacher's log-probabilities (nats) of the response tokens, and its likeliest
 tokens at each of them, most probable first; null where `rl.teacher_topk` is 0."""
 
+JUDGED = _extend(SCORED, [pa.field("correct", pa.bool_(), nullable=True)])
+"""What is evaluated; null: whether the response is right could not be told."""
+
+OUTCOMES = pa.schema(
+    [
+        _required("group_id", pa.int64()),
+        _required("prompt_id", pa.string()),
+        _required("source", pa.string()),
+        _required("prompt_text", pa.string()),
+        _required("answer", pa.string()),
+        _required("num_samples", pa.int32()),
+        _required("num_judged", pa.int32()),
+        _required("num_correct", pa.int32()),
+        _required("num_error", pa.int32()),
+        _required("num_timeout", pa.int32()),
+        _required("num_truncated", pa.int32()),
+        _required("num_tokens", pa.int64()),
+        pa.field("mean_reward", pa.float64(), nullable=True),
+        _required("pass_at", pa.map_(pa.int32(), pa.float64())),
+    ]
+)
+"""One row per evaluated prompt; `pass_at` lacks every k above `num_judged`, and `mean_reward` is
+null where no sample was scored."""
+
 PREFERENCES = pa.schema(
     [
         _required("pair_id", pa.int64()),
@@ -126,6 +150,7 @@ _STAGES = {
     "teacher_score": TEACHER,
     "prepare_pairs": PREFERENCES,
     "score_reference": REFERENCED,
+    "score_held_out": JUDGED,
 }
 PRODUCER = {name: stage for stage, schema in reversed(_STAGES.items()) for name in schema.names}
 """Which stage adds a column."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from configs.reward import Reward
+from configs.reward import Reward, title
 from tasks.rewards.exact_match import NOT_AN_ANSWER, exact_match
 from tasks.rewards.pool import resident_pool
 from tasks.rewards.providers import NEEDS_NO_WORKER, Provider, checked, failure, load
@@ -100,8 +100,8 @@ def _pooled(name: str, rows: Sequence[Row], reward: Reward, max_failures: int) -
 
 
 def _titles(names: Sequence[str]) -> list[str]:
-    """Return the names of the parts: `judge` for `package.module:judge`."""
-    titles = [name.rpartition(":")[2] for name in names]
+    """Return the names of the parts, which must differ."""
+    titles = [title(name) for name in names]
     if len(set(titles)) < len(titles):
         raise ValueError(
             f"reward.parts has two functions of one name among {list(names)}; rename one, as the"

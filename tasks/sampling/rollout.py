@@ -37,14 +37,17 @@ def rollout(
 
 
 def evaluation_rollout(config: RunConfig, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
-    """Return the ROLLOUTS table of held-out prompts, sampled as `evaluation` says."""
+    """Return the ROLLOUTS table of held-out prompts, sampled as `evaluation` says.
+
+    Every policy draws with the same random numbers, so that two of them differ by less chance.
+    """
     params = SamplingParams(
         temperature=config.evaluation.temperature,
         max_tokens=config.rollout.max_tokens,
         num_samples=config.evaluation.num_samples,
         stop_token_ids=tuple(config.rollout.stop_token_ids),
         seed=config.job.seed,
-        step=files.version,
+        step=0,
         batch_size=config.rollout.batch_size,
     )
     return respond(config, prompts, files, params)

@@ -100,7 +100,7 @@ def write_summary(summary: Summary, output_root: str | Path, job_name: str) -> P
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{FILE_NAME}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(_finite(asdict(summary)), file, indent=2, allow_nan=False)
+        json.dump(finite(asdict(summary)), file, indent=2, allow_nan=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -108,11 +108,12 @@ def write_summary(summary: Summary, output_root: str | Path, job_name: str) -> P
     return path
 
 
-def _finite(values: Mapping[str, object]) -> dict[str, object]:
+def finite(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values, at any depth, with None for each number that is not finite."""
     return {name: _finite_value(value) for name, value in values.items()}
 
 
 def _finite_value(value: object) -> object:
     if isinstance(value, Mapping):
-        return _finite(value)
+        return finite(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

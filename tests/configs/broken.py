@@ -74,6 +74,17 @@ BROKEN = [
     ("data.num_held_out", "fewer training problems", "data.num_held_out=9999"),
     ("evaluation.num_prompts", "data.num_held_out", "evaluation.num_prompts=501"),
     ("evaluation.num_samples", "greedy samples", "evaluation.num_samples=2"),
+    ("evaluation.pass_at", "at least k samples", "evaluation.pass_at=[1,2]"),
+    (
+        "evaluation.correct_part",
+        "exactly one of",
+        "reward.parts.length=1 reward.parts.format=1",
+    ),
+    (
+        "evaluation.correct_part",
+        "that the reward gives",
+        "reward.parts.gsm8k=1 evaluation.correct_part=exact_match",
+    ),
     ("reward.overlong_buffer_tokens", "rollout.max_tokens", "reward.overlong_buffer_tokens=5"),
     ("reward.overlong_penalty", "overlong_buffer_tokens=0", "reward.overlong_penalty=2"),
     (

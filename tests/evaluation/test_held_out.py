@@ -1,16 +1,16 @@
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.reward import Reward
 from tasks.data.arithmetic import VOCABULARY
-from tasks.evaluation.held_out import evaluate, wilson_interval
+from tasks.evaluation.estimators import wilson_interval
+from tasks.evaluation.held_out import evaluate, sample_held_out
 from tasks.policy import resident
 from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
@@ -25,32 +25,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def policy(root: Path) -> PolicyFiles:
     return open_policy(run_config(root))
-
-
-def test_the_interval_is_wilsons() -> None:
-    # 5 of 10 at z = 2: centre (0.5 + 4 / 20) / 1.4 = 0.5, half 2 * sqrt(0.025 + 0.01) / 1.4.
-    low, high = wilson_interval(5, 10, z=2.0)
-    assert (low, high) == pytest.approx((0.5 - 0.267261, 0.5 + 0.267261), abs=1e-6)
-
-
-@pytest.mark.parametrize(("right", "bound"), [(0, (0.0, 0.277533)), (10, (0.722467, 1.0))])
-def test_the_interval_of_none_and_of_all_ends_at_the_border(
-    right: int, bound: tuple[float, float]
-) -> None:
-    assert wilson_interval(right, 10) == pytest.approx(bound, abs=1e-5)
-
-
-@given(trials=st.integers(1, 2000), share=st.floats(0, 1))
-def test_the_interval_holds_the_share_and_narrows_with_more_trials(
-    trials: int, share: float
-) -> None:
-    right = round(share * trials)
-    low, high = wilson_interval(right, trials)
-    assert 0 <= low <= right / trials + 1e-12
-    assert right / trials - 1e-12 <= high <= 1
-    wide = high - low
-    low, high = wilson_interval(4 * right, 4 * trials)
-    assert high - low < wide
 
 
 def first_greedy_texts(policy: PolicyFiles, count: int) -> list[str]:
@@ -95,13 +69,34 @@ def test_a_length_penalty_does_not_touch_accuracy(policy: PolicyFiles, root: Pat
     assert evaluate(penalised, policy, held_out) == evaluate(config, policy, held_out)
 
 
-def test_a_partly_rewarded_answer_is_not_right(policy: PolicyFiles, root: Path) -> None:
+def test_a_weight_does_not_decide_what_is_right(policy: PolicyFiles, root: Path) -> None:
     stops = {"stop_token_ids": list(range(len(VOCABULARY)))}
     held_out = answered(first_greedy_texts(policy, 4))
     config = run_config(root, rollout=stops, evaluation={"num_prompts": 4})
-    half = config.model_copy(update={"reward": Reward(parts={"exact_match": 0.5})})
-    metrics = evaluate(half, policy, held_out)
-    assert (metrics["val/accuracy"], metrics["val/reward_mean"]) == (0, 0.5)
+    parts = {"exact_match": 0.5, "length": -3.0}
+    summed = config.model_copy(update={"reward": Reward(parts=parts)})
+    metrics = evaluate(summed, policy, held_out)
+    assert metrics["val/accuracy"] == 1
+    assert metrics["val/reward_mean"] < 0.5
+
+
+def test_several_samples_give_pass_at_k(policy: PolicyFiles, root: Path) -> None:
+    config = run_config(root, evaluation={"num_samples": 6, "temperature": 1.0, "pass_at": [1, 5]})
+    metrics = evaluate(config, policy, problems(20))
+    assert {name for name in metrics if "pass" in name} == {
+        f"val/pass_at{end}/{k}" for end in ("", "_low", "_high") for k in (1, 5)
+    }
+    assert metrics["val/pass_at/1"] == pytest.approx(metrics["val/accuracy"])
+    assert metrics["val/pass_at/1"] <= metrics["val/pass_at/5"]
+
+
+def test_what_is_drawn_does_not_depend_on_the_name_of_the_policy(
+    policy: PolicyFiles, root: Path
+) -> None:
+    config = run_config(root, evaluation={"temperature": 1.0})
+    later = replace(policy, version=7)
+    drawn = [sample_held_out(config, files, problems(20)) for files in (policy, later)]
+    assert drawn[0]["response_tokens"].equals(drawn[1]["response_tokens"])
 
 
 def test_evaluation_is_the_same_twice_and_touches_no_random_state(

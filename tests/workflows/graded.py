@@ -10,3 +10,11 @@ def variety(response_text: str, answer: str, payload: str) -> Score:
 
 def broken(response_text: str, answer: str, payload: str) -> Score:
     raise RuntimeError("no score today")
+
+
+def uneven(response_text: str, answer: str, payload: str) -> Score:
+    """Give every response one part and some of them another."""
+    parts = {"whole": float("1" in response_text)}
+    if "2" in response_text:
+        parts["some"] = 1.0
+    return Score(0.5, parts=parts)

@@ -24,7 +24,9 @@ PRELOADED = (
     "tasks.evaluation.held_out",
     "tasks.policy.embedded",
     "tasks.tracking.store",
+    "tasks.run.evaluating",
     "tasks.trainer.loop",
+    "workflows.evaluate",
     "workflows.grpo",
 )
 
