@@ -1,19 +1,27 @@
 """Flyte task: find the policy to evaluate."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from flytekit import task
+from flytekit.core.hash import HashMethod
 
 from configs.run import RunConfig
 from images.roles import TRAIN
 from tasks.handle import Policy, handle
 
 
-class OpenedCheckpoint(NamedTuple):
-    """A policy and where it was found."""
+def _files_digest(policy: Policy) -> str:
+    from tasks.policy.directory import files_digest
 
-    policy: Policy
+    return files_digest(policy.local().weights)
+
+
+class OpenedCheckpoint(NamedTuple):
+    """A policy, where it was found, and a digest of its files, by which its responses are kept."""
+
+    policy: Annotated[Policy, HashMethod(_files_digest)]
     origin: str
+    files_digest: str
 
 
 @task(container_image=TRAIN)
@@ -22,4 +30,5 @@ def open_checkpoint(config: RunConfig, checkpoint: str) -> OpenedCheckpoint:
     from tasks.policy.named import find_policy
 
     found = find_policy(checkpoint, config)
-    return OpenedCheckpoint(handle(found.files, step=found.step, identity=""), found.origin)
+    policy = handle(found.files, step=found.step, identity="")
+    return OpenedCheckpoint(policy, found.origin, _files_digest(policy))

@@ -26,13 +26,15 @@ CODE = (
 CODE_VERSION = hashlib.sha256("".join(map(file_digest, CODE)).encode()).hexdigest()[:16]
 
 
-@task(container_image=TRAIN, cache=Cache(version=CODE_VERSION))
+# A policy is uploaded to a new place whenever it is opened, so its files stand for it.
+@task(container_image=TRAIN, cache=Cache(version=CODE_VERSION, ignored_inputs=("policy",)))
 def sample_held_out(
     model: Model,
     rollout: Rollout,
     evaluation: Evaluation,
     seed: int,
     policy: Policy,
+    files_digest: str,
     held_out: Table,
 ) -> Table:
     """Sample responses to held-out prompts; a function of these sections, which is why it keeps."""

@@ -17,7 +17,7 @@ from tasks.score_held_out import score_held_out
 
 @dynamic(container_image=LIGHT)
 def answer_and_judge(
-    config: RunConfig, policy: Policy, origin: str, held_out: TableReference
+    config: RunConfig, policy: Policy, origin: str, files_digest: str, held_out: TableReference
 ) -> str:
     """Sample responses to held-out prompts, judge them, and keep what they come to."""
     light = requests(config.resources.light)
@@ -27,6 +27,7 @@ def answer_and_judge(
         evaluation=config.evaluation,
         seed=config.job.seed,
         policy=policy,
+        files_digest=files_digest,
         held_out=held_out,
     ).with_overrides(requests=requests(config.resources.rollout))
     judged = score_held_out(config=config, rollouts=rollouts).with_overrides(requests=light)
@@ -54,5 +55,9 @@ def evaluate_policy(
         max_prompt_tokens=config.rollout.max_prompt_tokens,
     )
     return answer_and_judge(
-        config=config, policy=found.policy, origin=found.origin, held_out=prompts.held_out
+        config=config,
+        policy=found.policy,
+        origin=found.origin,
+        files_digest=found.files_digest,
+        held_out=prompts.held_out,
     )

@@ -54,7 +54,7 @@ def compare(first: Kept, second: Kept) -> list[Difference]:
             + "\nevaluate both with the same data, reward and evaluation settings"
         )
     ours, theirs = first.outcomes, _in_order_of(first.outcomes, second.outcomes)
-    common = set(first.record.sampling["pass_at"]) & set(second.record.sampling["pass_at"])
+    common = set(first.record.pass_at) & set(second.record.pass_at)
     pairs = {
         "accuracy": (accuracies(ours), accuracies(theirs)),
         **{f"pass@{k}": (passes(ours, k), passes(theirs, k)) for k in sorted(common - {1})},

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -45,13 +45,16 @@ class Record:
     sampling: Mapping[str, object]
     """How responses were drawn."""
 
+    pass_at: Sequence[int]
+    """Every k that pass@k was estimated for."""
+
     metrics: Mapping[str, float | None]
     """As a run logs them; null: there was nothing to take it from."""
 
     @property
     def name(self) -> str:
         """Name of the directory that it is kept in; other settings have another."""
-        decides = (self.policy_digest, self.prompts, self.reward, self.sampling)
+        decides = (self.policy_digest, self.prompts, self.reward, self.sampling, self.pass_at)
         key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
         place = Path(self.origin).name if Path(self.origin).is_absolute() else self.origin
         return f"{re.sub(r'[^A-Za-z0-9_.-]+', '--', place)}-{key}"
@@ -89,10 +92,10 @@ def describe(
             **config.rollout.model_dump(include=set(OF_ROLLOUT)),
             "num_samples": config.evaluation.num_samples,
             "temperature": config.evaluation.temperature,
-            "pass_at": config.evaluation.ks,
             "seed": config.job.seed,
             "dtype": config.model.dtype,
         },
+        pass_at=config.evaluation.ks,
         metrics=metrics,
     )
 

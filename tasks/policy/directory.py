@@ -56,6 +56,17 @@ def weights_digest(directory: Path) -> str:
     return digest.hexdigest()
 
 
+def files_digest(directory: Path) -> str:
+    """Return a digest of all files of a directory, by name and content: what responses depend on.
+
+    Beside the weights, these say how to tokenise and where to stop.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path in directory.iterdir() if path.is_file()):
+        digest.update(f"{path.name}:{file_digest(path)}\n".encode())
+    return digest.hexdigest()
+
+
 def stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Return every token id that the tokenizer or the generation config declares an end."""
     return end_tokens(model.generation_config, tokenizer)

@@ -55,7 +55,7 @@ def lines(record: Record) -> list[str]:
     num_responses, num_samples = int(metrics["val/num_responses"]), sampling["num_samples"]
     failures = ", ".join(f"{int(metrics[f'val/num_{kind}'])} {kind}" for kind in KINDS)
     named = {"accuracy": "val/accuracy{}"}
-    named |= {f"pass@{k}": f"val/pass_at{{}}/{k}" for k in sampling["pass_at"]}
+    named |= {f"pass@{k}": f"val/pass_at{{}}/{k}" for k in record.pass_at}
     sources = [name for name in metrics if name.startswith("val/accuracy_of/")]
     drawn = f"{num_samples} per prompt, temperature {sampling['temperature']:g}"
     return [

@@ -17,7 +17,8 @@ RECORD = Record(
     policy_digest="d" * 64,
     prompts="f" * 64,
     reward={"provider": "exact_match", "correct_part": "exact_match"},
-    sampling={"num_samples": 1, "temperature": 0.0, "pass_at": [], "seed": 0},
+    sampling={"num_samples": 1, "temperature": 0.0, "seed": 0},
+    pass_at=[],
     metrics={"val/accuracy": 0.5},
 )
 

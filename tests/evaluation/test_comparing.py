@@ -45,7 +45,7 @@ def test_several_samples_are_compared_by_sign_flips_and_at_every_common_k(tmp_pa
             mean_reward=[r / 4 for r in right],
             pass_at=[[(k, min(1.0, r * k / 4)) for k in ks] for r in right],
         )
-        return kept(tmp_path / folder, table, sampling={**RECORD.sampling, "pass_at": ks})
+        return kept(tmp_path / folder, table, pass_at=ks)
 
     first, second = several([0, 1, 2], [1, 2, 4], "a"), several([1, 3, 4], [1, 2], "b")
     accuracy, pass_at_2, _ = compare(first, second)

@@ -31,6 +31,7 @@ def test_neither_tokens_nor_responses_enter_the_fingerprint() -> None:
         {"prompts": "x"},
         {"reward": {"provider": "gsm8k"}},
         {"sampling": {**RECORD.sampling, "temperature": 0.5}},
+        {"pass_at": [1, 2]},
     ],
 )
 def test_another_evaluation_is_kept_elsewhere(changed: dict) -> None:

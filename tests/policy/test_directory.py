@@ -7,7 +7,13 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from tasks.policy.directory import load_model, save_weights, stop_tokens, weights_digest
+from tasks.policy.directory import (
+    files_digest,
+    load_model,
+    save_weights,
+    stop_tokens,
+    weights_digest,
+)
 from tasks.policy.embedded import build_tokenizer
 from tests.trainer.builders import learned_positions, rotary
 
@@ -137,3 +143,11 @@ def test_a_model_without_a_generation_config_ends_as_its_tokenizer_says() -> Non
     model = rotary()
     model.generation_config = None
     assert stop_tokens(model, build_tokenizer()) == {1}
+
+
+def test_a_digest_of_all_files_sees_more_than_that_of_the_weights(tmp_path: Path) -> None:
+    target, digest = written(tmp_path, rotary())
+    whole = files_digest(target)
+    (target / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    assert weights_digest(target) == digest
+    assert files_digest(target) != whole

@@ -1,6 +1,7 @@
 """Evaluation of any policy by the workflow of its own, from the command line to the comparison."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,34 +73,23 @@ def test_it_keeps_every_response_and_a_row_per_prompt(run: Finished, newest: Kep
     assert means["reward_mean"].to_pylist() == newest.outcomes["mean_reward"].to_pylist()
 
 
-def test_a_checkpoint_its_weights_and_a_copy_of_them_are_evaluated_alike(
-    warm: Warm, run: Finished, tmp_path: Path
+def test_a_copy_of_the_weights_is_evaluated_alike(
+    warm: Warm, run: Finished, newest: Kept, tmp_path: Path
 ) -> None:
-    checkpoint = run.directory / "checkpoints" / "step-000001"
-    found = [
-        evaluate(warm, run, tmp_path / f"log{number}", place)
-        for number, place in enumerate((checkpoint, checkpoint / "weights"))
-    ]
-    assert found[0].directory == found[1].directory
-    (tmp_path / "copy").mkdir()
-    for path in (checkpoint / "weights").iterdir():
-        (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(run.directory / "checkpoints" / "step-000003" / "weights", tmp_path / "copy")
     copied = evaluate(warm, run, tmp_path / "log", tmp_path / "copy")
-    assert (copied.record.step, found[0].record.step) == (0, 1)
-    assert copied.outcomes.equals(found[0].outcomes)
-    assert copied.record.metrics == found[0].record.metrics
+    assert (copied.record.step, newest.record.step) == (0, 3)
+    assert copied.outcomes.equals(newest.outcomes)
+    assert copied.record.metrics == newest.record.metrics
 
 
-def test_two_policies_are_compared_and_other_prompts_refused(
+def test_two_policies_are_compared_prompt_by_prompt(
     warm: Warm, run: Finished, newest: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = evaluate(warm, run, tmp_path / "log", "initial")
-    fewer = evaluate(warm, run, tmp_path / "log", "initial", evaluation__num_prompts=5)
     assert main(["compare", str(before.directory), str(newest.directory)]) == 0
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert rows == ["measure", "accuracy", "pass@2", "pass@4", "reward"]
-    assert main(["compare", str(before.directory), str(fewer.directory)]) == 2
-    assert f"{fewer.directory} lacks 3 prompts" in capsys.readouterr().err
 
 
 def test_a_process_for_every_task_measures_the_same(
@@ -126,8 +116,6 @@ def test_a_process_for_every_task_measures_the_same(
     ("checkpoint", "changed", "message"),
     [
         ("/no/such/place", {}, "checkpoint='/no/such/place': no such directory"),
-        ("", {"job__name": "other"}, "train it first, or say which checkpoint to evaluate"),
-        ("initial", {"evaluation__pass_at": "[8]"}, "evaluation.pass_at=[8]: pass@k is estimated"),
         (
             "initial",
             {"reward__provider": "graded:uneven", "evaluation__correct_part": "some"},
