@@ -89,7 +89,7 @@ def _of_prompts(first: Kept, second: Kept) -> Iterator[str]:
     if a == b and first.record.prompts != second.record.prompts:
         yield (
             f"the fingerprints of their prompts are {first.record.prompts[:12]} and "
-            f"{second.record.prompts[:12]}: payload or order differ"
+            f"{second.record.prompts[:12]}: their payloads differ"
         )
 
 

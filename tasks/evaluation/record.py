@@ -101,8 +101,8 @@ def describe(
 
 
 def prompts_fingerprint(judged: pa.Table) -> str:
-    """Return a digest of the prompts of a JUDGED table, which no tokenizer enters."""
-    one_each = judged.filter(pc.equal(judged["sample_index"], 0))
+    """Return a digest of the prompts of a JUDGED table; neither order nor tokens enter it."""
+    one_each = judged.filter(pc.equal(judged["sample_index"], 0)).sort_by("prompt_id")
     names = ["prompt_id", "source", "prompt_text", "answer", "payload"]
     return content_digest(one_each.select(names).replace_schema_metadata(None))
 

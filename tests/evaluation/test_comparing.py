@@ -68,7 +68,7 @@ def test_a_prompt_that_one_of_the_two_did_not_judge_does_not_count(tmp_path: Pat
         ({"prompt_id": ["p0", "p7"]}, {}, ["lacks 1 prompts, such as 'p7'", "such as 'p1'"]),
         ({"prompt_id": ["p0", "p0"]}, {}, ["has 1 prompt ids twice"]),
         ({"answer": ["1", "3"]}, {}, ["1 prompts are not the same, such as 'p1' in its answer"]),
-        ({}, {"prompts": "e" * 64}, ["eeeeeeeeeeee: payload or order differ"]),
+        ({}, {"prompts": "e" * 64}, ["eeeeeeeeeeee: their payloads differ"]),
         (
             {},
             {"reward": {"provider": "gsm8k", "correct_part": "exact_match"}},

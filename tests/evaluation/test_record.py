@@ -19,7 +19,9 @@ def test_another_prompt_has_another_fingerprint(column: str) -> None:
     assert prompts_fingerprint(judged(**{column: ["x"] * 4})) != prompts_fingerprint(judged())
 
 
-def test_neither_tokens_nor_responses_enter_the_fingerprint() -> None:
+def test_neither_tokens_nor_responses_nor_order_enter_the_fingerprint() -> None:
+    table = judged()
+    assert prompts_fingerprint(table.take([2, 3, 0, 1])) == prompts_fingerprint(table)
     other = judged(prompt_tokens=[[9]] * 4, response_text=["x"] * 4, policy_digest=["y"] * 4)
     assert prompts_fingerprint(other) == prompts_fingerprint(judged())
 
