@@ -17,7 +17,7 @@ from tasks.run.files import write_text
 from tasks.tracking.evaluation_deck import evaluation_report
 from tasks.tracking.summary import finite
 
-KINDS = ("error", "timeout")
+FAILURES = ("val/num_unscored", "val/num_error", "val/num_timeout")
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def lines(record: Record) -> list[str]:
     """Return what the terminal shows of an evaluation."""
     metrics, sampling = record.metrics, record.sampling
     num_responses, num_samples = int(metrics["val/num_responses"]), sampling["num_samples"]
-    failures = ", ".join(f"{int(metrics[f'val/num_{kind}'])} {kind}" for kind in KINDS)
+    unscored, errors, timeouts = (int(metrics[name]) for name in FAILURES)
     named = {"accuracy": "val/accuracy{}"}
     named |= {f"pass@{k}": f"val/pass_at{{}}/{k}" for k in record.pass_at}
     sources = [name for name in metrics if name.startswith("val/accuracy_of/")]
@@ -65,7 +65,7 @@ def lines(record: Record) -> list[str]:
         *(_with_interval(name, metrics, pattern) for name, pattern in named.items()),
         *(f"accuracy of {name.rpartition('/')[2]}  {metrics[name]:.4f}" for name in sources),
         f"mean reward  {metrics['val/reward_mean']:.4f}",
-        f"unscored  {int(metrics['val/num_unscored'])} ({failures})",
+        f"unscored  {unscored} ({errors} errors, {timeouts} timeouts)",
         f"cut by the length limit  {metrics['val/truncated_fraction']:.1%}",
     ]
 
