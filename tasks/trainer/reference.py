@@ -7,6 +7,7 @@ from torch import Tensor
 
 from objectives.batch import TrajectoryBatch
 from tasks.policy import resident
+from tasks.policy.adapter import adapter_off
 from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
@@ -26,6 +27,23 @@ class FrozenReference:
     def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
         """Return log-probabilities [B, T] of the response tokens under the reference, in nats."""
         return self.policy.token_logprobs(batch, temperature=temperature).logprobs
+
+
+@dataclass(frozen=True)
+class BaseReference:
+    """Scores with the policy's own model, its adapter off: no second model is in memory.
+
+    Attributes:
+        policy: adapter over a policy that trains a LoRA.
+    """
+
+    policy: PolicyAdapter
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
+        """Return log-probabilities [B, T] of the response tokens under the base, in nats."""
+        with adapter_off(self.policy.module):
+            return self.policy.token_logprobs(batch, temperature=temperature).logprobs
 
 
 def open_reference(files: PolicyFiles, *, dtype: str) -> FrozenReference:
