@@ -13,8 +13,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from objectives.primitives.shapes import require_shape
 
 CHUNK_ELEMENTS = 2**26
-"""Most logits that exist at once: 256 MB of float32. What is computed from them takes as much again,
-or twice as much with entropies."""
+"""Most logits that exist at once: 256 MB of float32. What is computed from them takes as much again
+or, with entropies, twice as much."""
 
 
 @overload

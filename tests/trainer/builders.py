@@ -26,6 +26,7 @@ TINY_QWEN = {
     "bos_token_id": None,
     "eos_token_id": 1,
     "pad_token_id": 0,
+    "tie_word_embeddings": True,
 }
 CPU = torch.device("cpu")
 
