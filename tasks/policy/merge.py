@@ -4,9 +4,16 @@ import argparse
 from pathlib import Path
 
 from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import AutoConfig
 
 from tasks.policy.adapter import load_adapted
-from tasks.policy.directory import ADAPTER_CONFIG, BASE_FILE, copy_others, has_adapter
+from tasks.policy.directory import (
+    ADAPTER_CONFIG,
+    BASE_FILE,
+    base_of,
+    copy_others,
+    has_adapter,
+)
 
 
 def merge(adapter: Path, to: Path, *, dtype: str = "float32") -> None:

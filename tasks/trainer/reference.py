@@ -7,7 +7,6 @@ from torch import Tensor
 
 from objectives.batch import TrajectoryBatch
 from tasks.policy import resident
-from tasks.policy.adapter import adapter_off
 from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
@@ -42,6 +41,8 @@ class BaseReference:
     @torch.no_grad()
     def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
         """Return log-probabilities [B, T] of the response tokens under the base, in nats."""
+        from tasks.policy.adapter import adapter_off
+
         with adapter_off(self.policy.module):
             return self.policy.token_logprobs(batch, temperature=temperature).logprobs
 

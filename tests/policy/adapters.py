@@ -1,6 +1,7 @@
 """Tiny bases on disk and adapters on them."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -8,7 +9,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from configs.model import Lora
 from tasks.policy.adapter import Base, write_adapter
-from tasks.policy.directory import weights_digest
+from tasks.policy.directory import load_model, weights_digest
 from tasks.policy.embedded import build_tokenizer
 from tests.trainer.builders import TINY_QWEN
 
@@ -35,13 +36,20 @@ def write_new(base: Path, to: Path, lora: Lora = LORA, *, seed: int = 0) -> Path
     return to
 
 
-def moved(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
+def adapted() -> PreTrainedModel:
+    """A model whose adapter changes its outputs."""
+    with TemporaryDirectory() as folder:
+        new = write_new(write_base(Path(folder), qwen()), Path(folder, "new"))
+        return moved(load_model(new, dtype="float32"), scale=0.2)
+
+
+def moved(model: PreTrainedModel, *, scale: float = 0.5) -> PreTrainedModel:
     """The same model with random numbers added to every number of its adapter."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
+                parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
     return model
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from configs.model import Lora, Model
@@ -169,6 +170,17 @@ def test_an_adapter_whose_base_is_gone_is_refused(
     base.rename(base.with_name("elsewhere"))
     with pytest.raises(ValueError, match=r"base does not exist; restore or rename it"):
         load_adapted(trained[0], dtype="float32")
+
+
+def test_an_adapter_with_fewer_layers_than_it_declares_is_refused(
+    trained: tuple[Path, PreTrainedModel],
+) -> None:
+    path = trained[0] / "adapter_model.safetensors"
+    tensors = load_file(path)
+    tensors.pop(next(iter(tensors)))
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match="has other layers than it declares"):
+        load_model(trained[0], dtype="float32")
 
 
 def test_the_digest_is_of_adapter_and_base(

@@ -1,5 +1,6 @@
 """An adapter and its base, written as one whole model."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,11 @@ def test_a_directory_without_an_adapter_is_refused(tmp_path: Path) -> None:
 def test_a_directory_that_holds_something_is_not_overwritten(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not empty"):
         merge(trained, tmp_path / "base")
+
+
+def test_a_quantised_base_is_refused(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "base" / "config.json"
+    quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": quantised}))
+    with pytest.raises(ValueError, match="base is quantised"):
+        merge(trained, tmp_path / "to")

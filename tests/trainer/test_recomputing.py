@@ -1,7 +1,6 @@
 """Layers that are computed again in the backward pass, in evaluation mode."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,20 +12,13 @@ from transformers import (
     PreTrainedModel,
 )
 
-from tasks.policy.directory import load_model
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.recomputing import recompute_layers, recomputing
-from tests.policy.adapters import moved, qwen, write_base, write_new
+from tests.policy.adapters import adapted, qwen
 from tests.trainer.builders import adapter, batch_of, make_rows, rotary
 
 
-def with_lora(tmp_path: Path) -> PreTrainedModel:
-    return moved(
-        load_model(write_new(write_base(tmp_path, qwen()), tmp_path / "new"), dtype="float32")
-    )
-
-
-def dropping(tmp_path: Path | None = None) -> PreTrainedModel:
+def dropping() -> PreTrainedModel:
     """A model with dropout everywhere, by modules of its layers."""
     config = GPT2Config(
         vocab_size=20, n_positions=32, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
@@ -38,7 +30,7 @@ def dropping(tmp_path: Path | None = None) -> PreTrainedModel:
 
 
 MODELS = pytest.mark.parametrize(
-    "build", [lambda _: qwen(), dropping, with_lora], ids=["whole", "with dropout", "lora"]
+    "build", [qwen, dropping, adapted], ids=["whole", "with dropout", "lora"]
 )
 
 
@@ -61,9 +53,9 @@ def saved_and_gradients(policy: PolicyAdapter) -> tuple[int, dict[str, torch.Ten
 
 @MODELS
 def test_less_is_kept_and_the_gradient_has_the_same_bits(
-    build: Callable[[Path], PreTrainedModel], tmp_path: Path
+    build: Callable[[], PreTrainedModel],
 ) -> None:
-    model = build(tmp_path)
+    model = build()
     kept, expected = saved_and_gradients(adapter(model))
     recompute_layers(model)
     recomputed, found = saved_and_gradients(adapter(model))
