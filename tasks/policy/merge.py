@@ -31,11 +31,10 @@ def merge(adapter: Path, to: Path, *, dtype: str = "float32") -> None:
         raise ValueError(f"{adapter} holds no adapter: there is no {ADAPTER_CONFIG} in it")
     if to.exists() and any(to.iterdir()):
         raise ValueError(f"{to} is not empty; name a directory that does not exist yet")
+    base = base_of(adapter)
+    if hasattr(AutoConfig.from_pretrained(base), "quantization_config"):
+        raise ValueError(f"the base {base} is quantised: what is added to it would be rounded off")
     model = load_adapted(adapter, dtype=dtype)
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise ValueError(
-            f"the base of {adapter} is quantised: what is added to it would be rounded"
-        )
     for name, layer in list(model.named_modules()):
         if isinstance(layer, BaseTunerLayer):
             layer.merge(safe_merge=True)
