@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from configs.resolve import resolve
 from tests.workflows.runs import Finished, Warm, table_differences
+from workflows import phases
 
 ADAPTER = {
     "model__lora__rank": 2,
@@ -46,3 +48,17 @@ def test_another_adapter_cannot_continue_a_run(warm: Warm, whole: Finished) -> N
     refused = warm.grpo(whole.directory.parent, **{**ADAPTER, "model__lora__rank": 3})
     assert refused.code != 0
     assert "model.lora.rank: the checkpoint has 2, this run has 3" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "roles"),
+    [
+        ("grpo_arithmetic", "rl.kl_beta=0.1", ["reference"]),
+        ("grpo_arithmetic", "", []),
+        ("grpo_lora_arithmetic", "rl.kl_beta=0.1", []),
+    ],
+)
+def test_the_trainer_is_given_a_reference_unless_it_has_one(
+    recipe: str, overrides: str, roles: list[str]
+) -> None:
+    assert list(phases.reference(resolve(recipe, overrides), object())) == roles
