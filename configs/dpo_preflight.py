@@ -31,7 +31,7 @@ def check_pairs(config: DpoConfig, workflow: str) -> None:
 
 
 def dpo_warnings(config: DpoConfig) -> list[str]:
-    """Return one line for each value that is honoured at a risk."""
+    """Return one line for each value that is honoured, but of little use."""
     return broken(config, SHARED_WARNINGS)
 
 
@@ -54,6 +54,11 @@ DPO_CONTRADICTIONS: tuple[Rule[DpoConfig], ...] = (
         broken=lambda c: _of_points(c) and bool(c.model.changed() | c.data.changed()),
         message="the sections `model` and `data` belong to language models and are never read; "
         "remove their settings, or set dpo.pairs=text",
+    ),
+    Rule(
+        field="trainer.gradient_checkpointing",
+        broken=lambda c: _of_points(c) and c.trainer.gradient_checkpointing,
+        message="the denoiser has no layers that are recomputed; remove it",
     ),
     Rule(
         field="denoiser",

@@ -15,8 +15,9 @@ BYTES = {"float32": 4, "bfloat16": 2}
 HEAD_CHUNK = 512
 """Tokens whose logits exist at once."""
 
-COPIES = 4
-"""Weight, gradient and the two moments of AdamW."""
+TRAINED = 16
+"""Bytes of a number that trains: weight, gradient and two moments of AdamW in float32; or the first
+two in bfloat16, with a float32 copy of the weight beside the moments."""
 
 
 def memory_lines(config: RunConfig | DpoConfig) -> list[str]:
@@ -34,12 +35,27 @@ def memory_lines(config: RunConfig | DpoConfig) -> list[str]:
 def _training(config: RunConfig | DpoConfig, shape: Shape) -> str:
     size = BYTES[config.model.dtype]
     tokens = config.trainer.max_tokens_per_chunk
-    state = COPIES * size * shape.num_parameters
-    activations = tokens * shape.values_per_token * size + 2 * HEAD_CHUNK * shape.vocab * 4
-    parts = {"weights, gradients and AdamW": state, f"a chunk of {tokens:,} tokens": activations}
-    if isinstance(config, RunConfig) and config.rl.kl_beta:
+    values = shape.values_per_token
+    if config.trainer.gradient_checkpointing:
+        values = shape.layers * shape.hidden + values // shape.layers
+    activations = tokens * values * size + 2 * HEAD_CHUNK * shape.vocab * 4
+    parts = {**_state(config, shape), f"a chunk of {tokens:,} tokens": activations}
+    if isinstance(config, RunConfig) and config.rl.kl_beta and not config.model.lora.rank:
         parts["the reference"] = size * shape.num_parameters
     return _line("train", parts, config.resources.train)
+
+
+def _state(config: RunConfig | DpoConfig, shape: Shape) -> dict[str, int]:
+    """Return what lies there between passes; the layers that an adapter is on are at most all."""
+    rank = config.model.lora.rank
+    if not rank:
+        return {"weights, gradients and AdamW": TRAINED * shape.num_parameters}
+    return {
+        "weights": BYTES[config.model.dtype] * shape.num_parameters,
+        f"an adapter of rank {rank}, its gradients and AdamW": (
+            TRAINED * rank * shape.adapter_parameters_per_rank
+        ),
+    }
 
 
 def _rollout(config: RunConfig, shape: Shape) -> str:

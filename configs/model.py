@@ -41,6 +41,27 @@ class EmbeddedModel(Section):
     """Problems per supervised step."""
 
 
+ALL_LINEAR = "all-linear"
+"""Stands for every linear layer but the vocabulary head."""
+
+
+class Lora(Section):
+    """A low-rank adapter (arXiv:2106.09685) that trains in place of the weights, without dropout.
+
+    The log-probabilities of the policy before and after an update must differ by that update alone.
+    """
+
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapter; 0: none, and all weights train."""
+
+    alpha: float = Field(default=32.0, gt=0.0)
+    """What the adapter adds to a layer is scaled by `alpha / rank`."""
+
+    target_modules: list[str] = [ALL_LINEAR]
+    """Names of the layers that are adapted, such as `q_proj`; `all-linear`: every linear layer but
+    the vocabulary head."""
+
+
 class Model(Section):
     """The policy before its first step."""
 
@@ -59,6 +80,9 @@ class Model(Section):
 
     embedded: EmbeddedModel = EmbeddedModel()
     """Size and warm start of the `embedded` model."""
+
+    lora: Lora = Lora()
+    """The adapter that trains, if any."""
 
     @property
     def identity(self) -> str:

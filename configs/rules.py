@@ -6,16 +6,11 @@ from functools import reduce
 from typing import Generic, Protocol, TypeVar
 
 from configs.data import PromptSource
-from configs.model import Model
+from configs.model import ALL_LINEAR, Model
 from configs.resources import Resources
 from configs.trainer import Trainer
 
 Config_contra = TypeVar("Config_contra", contravariant=True)
-
-BFLOAT16_LEARNING_RATE = 1e-4
-"""An AdamW update is about as large as the learning rate; bfloat16 weights of a usual size (0.02)
-are 1e-4 apart, so smaller updates are mostly rounded away."""
-
 
 GSM8K_TEST = 1319
 """Problems of the test set."""
@@ -100,6 +95,23 @@ SHARED: tuple[Rule[Trains], ...] = (
         message="model.embedded.hidden_size must be a multiple of twice this (rotary embedding)",
     ),
     Rule(
+        field="model.lora",
+        broken=lambda c: c.model.lora.rank == 0 and bool(c.model.lora.changed()),
+        message="is never read while model.lora.rank=0; set the rank, or remove its settings",
+    ),
+    Rule(
+        field="model.lora.target_modules",
+        broken=lambda c: not c.model.lora.target_modules,
+        message=f"names no layer to adapt; remove it for {ALL_LINEAR}, or set model.lora.rank=0",
+    ),
+    Rule(
+        field="model.lora.target_modules",
+        broken=lambda c: (
+            ALL_LINEAR in c.model.lora.target_modules and len(c.model.lora.target_modules) > 1
+        ),
+        message=f"{ALL_LINEAR} holds every other name; name it alone, or remove it",
+    ),
+    Rule(
         field="data.source",
         broken=lambda c: c.model.source == "embedded" and c.data.source != "arithmetic",
         message="the embedded model reads digits only; set data.source=arithmetic, or another "
@@ -178,12 +190,9 @@ SHARED: tuple[Rule[Trains], ...] = (
 
 SHARED_WARNINGS: tuple[Rule[Trains], ...] = (
     Rule(
-        field="model.dtype",
-        broken=lambda c: (
-            c.model.dtype == "bfloat16" and c.trainer.learning_rate < BFLOAT16_LEARNING_RATE
-        ),
-        message="updates of this trainer.learning_rate are mostly rounded away in bfloat16 "
-        "weights; use float32",
+        field="trainer.gradient_checkpointing",
+        broken=lambda c: c.model.source == "embedded" and c.trainer.gradient_checkpointing,
+        message="the embedded model's activations are small, so this costs time and saves little",
     ),
 )
-"""Settings of the same sections that are honoured at a risk."""
+"""Settings of the same sections that are honoured, but of little use."""

@@ -58,6 +58,12 @@ class Shape(NamedTuple):
         return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
 
     @property
+    def adapter_parameters_per_rank(self) -> int:
+        """Numbers that each rank of an adapter on every layer but the head has."""
+        attention = 4 * self.hidden + 2 * (self.queries + self.keys)
+        return self.layers * (attention + 3 * (self.hidden + self.intermediate))
+
+    @property
     def values_per_token(self) -> int:
         """Activations of one token that the backward pass of all layers reads."""
         attention = 2 * self.queries + 2 * self.keys

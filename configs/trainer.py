@@ -44,6 +44,10 @@ class Trainer(Optimizer):
     max_tokens_per_chunk: int = Field(default=16384, ge=1)
     """Padded tokens (rows times width) of one forward and backward pass."""
 
+    gradient_checkpointing: bool = False
+    """Compute each layer's activations again in the backward pass: less memory, about a third more
+    time, the same gradient."""
+
     num_processes: int = Field(default=1, ge=1)
     """Training processes."""
 

@@ -7,7 +7,7 @@ from flytekit import ImageSpec
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 
 TABLES = ("flytekit", "mlflow", "numpy", "omegaconf", "pyarrow", "pydantic")
-MODELS = ("accelerate", "tokenizers", "torch", "transformers")
+MODELS = ("accelerate", "peft", "tokenizers", "torch", "transformers")
 
 
 def pinned(*names: str) -> list[str]:

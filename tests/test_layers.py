@@ -53,7 +53,7 @@ LAYERS = {
     ),
     "tasks/annotators": Layer(ours=("tasks.annotators", "tasks.data", "configs"), theirs=TABLES),
     "tasks/policy": Layer(
-        ours=("tasks.policy", "tasks.data", "configs"), theirs=(*MODELS, "huggingface_hub")
+        ours=("tasks.policy", "tasks.data", "configs"), theirs=(*MODELS, "huggingface_hub", "peft")
     ),
     "tasks/sampling": Layer(
         ours=("tasks.sampling", "tasks.policy", "tasks.data", "configs"),

@@ -86,7 +86,7 @@ def loop(
         resume_policy(run=run) if run.checkpoint else first,
         config,
         run,
-        auxiliary={"reference": first} if config.rl.kl_beta else {},
+        auxiliary=phases.reference(config, first),
         pool=pool,
         held_out=held_out,
     )

@@ -136,13 +136,12 @@ def opd_loop(
     held_out: TableReference,
 ) -> Trained:
     """Distil from the run's starting point to its last step, in segments."""
-    reference = {"reference": first} if config.rl.kl_beta else {}
     policy = phases.take_segments(
         opd_segment,
         resume_policy(run=run) if run.checkpoint else first,
         config,
         run,
-        auxiliary={**reference, **teachers},
+        auxiliary={**phases.reference(config, first), **teachers},
         pool=pool,
         held_out=held_out,
     )

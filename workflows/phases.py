@@ -165,6 +165,15 @@ def conclude(
     ).with_overrides(requests=light)
 
 
+def reference(config: RunConfig, first: Policy) -> dict[str, Policy]:
+    """Return the policy that a KL penalty pulls towards, unless the trainer has it already.
+
+    The trainer of an adapter has its base, which is the first policy.
+    """
+    needed = config.rl.kl_beta > 0 and config.model.lora.rank == 0
+    return {"reference": first} if needed else {}
+
+
 def take_steps(
     take_step: Callable[..., Policy], policy: Policy, start: int, stop: int, **inputs: object
 ) -> Policy:

@@ -13,7 +13,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from objectives.primitives.shapes import require_shape
 
 CHUNK_ELEMENTS = 2**26
-"""Most logits that exist at once: 256 MB of float32."""
+"""Most logits that exist at once: 256 MB of float32. What is computed from them takes as much again
+or, with entropies, twice as much."""
 
 
 @overload
@@ -118,7 +119,7 @@ def _split(tensor: Tensor, rows: int) -> list[Tensor]:
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     logits = _wide(hidden) @ _wide(weight).T
-    return logits if temperature == 1 else logits / temperature
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 def _score_kept(logits: Tensor, targets: Tensor, *, with_entropy: bool) -> tuple[Tensor, Tensor]:
@@ -134,8 +135,8 @@ def _score(logits: Tensor, targets: Tensor, *, with_entropy: bool) -> tuple[Tens
     logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
     if not with_entropy:
         return logprobs, normaliser, torch.zeros_like(normaliser)
-    probabilities = (logits - normaliser.unsqueeze(-1)).exp()
-    return logprobs, normaliser, normaliser - (probabilities * logits).sum(-1)
+    probabilities = (logits - normaliser.unsqueeze(-1)).exp_()
+    return logprobs, normaliser, normaliser - probabilities.mul_(logits).sum(-1)
 
 
 class _Context(FunctionCtx):
@@ -204,11 +205,13 @@ def _grad_logits(
     grad_logprobs: Tensor,
     entropy: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Return the gradient of the scaled logits [n, V]: g (onehot - p) - g_H p (log p + H)."""
-    probabilities = logprobs.exp()
-    factor = grad_logprobs.unsqueeze(-1).expand_as(logprobs)
+    """Return the gradient of the scaled logits [n, V]: g (onehot - p) - g_H p (log p + H).
+
+    It takes the place of `logprobs`.
+    """
+    factor = grad_logprobs.unsqueeze(-1)
     if entropy is not None:
-        grad_entropy, value = entropy
-        factor = factor + grad_entropy.unsqueeze(-1) * (logprobs + value.unsqueeze(-1))
-    grad = -probabilities * factor
+        grad_entropy, value = (part.unsqueeze(-1) for part in entropy)
+        factor = (logprobs + value).mul_(grad_entropy).add_(factor)
+    grad = logprobs.exp_().mul_(factor).neg_()
     return grad.scatter_add_(-1, targets.unsqueeze(-1), grad_logprobs.unsqueeze(-1))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
-from tasks.policy.directory import end_tokens
+from tasks.policy.directory import base_of, end_tokens
 from tasks.policy.files import PolicyFiles
 from tasks.policy.tokenizing import tokenizer_of
 
@@ -27,7 +27,7 @@ class Declared:
 
 def declared(files: PolicyFiles) -> Declared:
     """Return what the directory of a policy declares."""
-    config = AutoConfig.from_pretrained(files.weights)
+    config = AutoConfig.from_pretrained(base_of(files.weights))
     text = config.get_text_config()
     return Declared(
         stop_token_ids=frozenset(

@@ -12,11 +12,14 @@ from configs.dpo import Denoiser
 from configs.model import Model
 from tasks.policy import checkpoints
 from tasks.policy.digests import file_digest
+from tasks.policy.fetching import fetch
 from tasks.policy.files import PolicyFiles
 
 HERE = Path(__file__).parent
-CODE = (HERE / "embedded.py", HERE / "directory.py", HERE.parent / "data" / "arithmetic.py")
-"""Modules whose text the embedded model depends on."""
+CODE = tuple(
+    HERE / name for name in ("embedded.py", "directory.py", "adapter.py", "../data/arithmetic.py")
+)
+"""Modules whose text the embedded model or an untrained adapter depends on."""
 
 SMOLLM2_VERSION = file_digest(HERE / "smollm2.py")[:16]
 """Version of the unpacked SmolLM2."""
@@ -38,8 +41,16 @@ SHAPE = ("hidden_size", "num_timesteps", "prediction", "warm_start_steps")
 
 
 def initial_policy(model: Model, data: Data, *, seed: int, output_root: Path) -> PolicyFiles:
-    """Return the untrained policy; one that is built is built once and kept under `output_root`."""
+    """Return the untrained policy; one that is built is built once and kept under `output_root`.
+
+    With `model.lora` it is an adapter, which leads to its base.
+    """
     cache = output_root / "cache"
+    base = _whole(model, data, seed=seed, cache=cache)
+    return _adapted(base, model, seed=seed, cache=cache) if model.lora.rank else base
+
+
+def _whole(model: Model, data: Data, *, seed: int, cache: Path) -> PolicyFiles:
     match model.source:
         case "embedded":
             return _embedded(model, data, seed=seed, cache=cache)
@@ -96,6 +107,27 @@ def initial_denoiser(denoiser: Denoiser, *, seed: int, output_root: Path) -> Pol
     return _built(output_root / "cache" / f"denoiser-{_key(inputs)}", build)
 
 
+def _adapted(policy: PolicyFiles, model: Model, *, seed: int, cache: Path) -> PolicyFiles:
+    """Return a policy with an untrained adapter on it; a hub's name is kept with its commit."""
+    from_hub = model.source == "pretrained" and not Path(model.name_or_path).is_dir()
+    weights = policy.weights.resolve()
+    where = (model.name_or_path, policy.weights.name) if from_hub else (str(weights), "")
+
+    def build(weights: Path) -> None:
+        from tasks.policy.adapter import Base, write_adapter
+
+        write_adapter(model.lora, Base(*where, policy.digest), seed=seed, to=weights)
+
+    inputs = {
+        "base": [*where, policy.digest],
+        "lora": model.lora.model_dump(),
+        "seed": seed,
+        "code": CODE_VERSION,
+        "libraries": [version(name) for name in ("torch", "transformers", "peft")],
+    }
+    return _built(cache / f"lora-{_key(inputs)}", build)
+
+
 def _key(inputs: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -115,11 +147,14 @@ def _built(root: Path, build: Callable[[Path], None]) -> PolicyFiles:
 
 
 def _pretrained(model: Model, cache: Path) -> PolicyFiles:
-    weights = Path(model.name_or_path)
-    if not weights.is_dir():
-        from huggingface_hub import snapshot_download
+    from tasks.policy.directory import has_adapter
 
-        weights = Path(snapshot_download(model.name_or_path, revision=model.revision or None))
+    weights = fetch(model.name_or_path, model.revision)
+    if has_adapter(weights):
+        raise ValueError(
+            f"model.name_or_path={model.name_or_path!r} holds an adapter, expected a whole model; "
+            "merge the two first: python -m tasks.policy.merge ADAPTER TO"
+        )
     trainer_state = cache / "no_trainer_state"
     trainer_state.mkdir(parents=True, exist_ok=True)
     return _untrained(weights, trainer_state)

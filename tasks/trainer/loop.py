@@ -16,7 +16,7 @@ from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
-from tasks.trainer.reference import open_reference
+from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
@@ -83,12 +83,12 @@ def train(
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
     others = auxiliary or {}
-    objective = build_objective(
-        config, _reference(config, others), _teachers(config, others, table)
-    )
-    require_columns(objective, table)
     _attest(table, files)
     session = checkout(config, files)
+    objective = build_objective(
+        config, _reference(config, others, session), _teachers(config, others, table)
+    )
+    require_columns(objective, table)
     metrics = _updates(config, objective, session, read_rows(table))
     return Trained(
         policy=publish(session, files, to),
@@ -97,9 +97,12 @@ def train(
     )
 
 
-def _reference(config: RunConfig, auxiliary: Mapping[str, PolicyFiles]) -> ReferenceScorer | None:
+def _reference(
+    config: RunConfig, auxiliary: Mapping[str, PolicyFiles], session: Session
+) -> ReferenceScorer | None:
     if "reference" not in auxiliary:
-        return None
+        own = config.model.lora.rank > 0 and config.rl.kl_beta > 0
+        return BaseReference(session.policy) if own else None
     return open_reference(auxiliary["reference"], dtype=config.model.dtype)
 
 

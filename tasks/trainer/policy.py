@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from objectives.batch import TokenLogprobs, TrajectoryBatch
 from objectives.primitives.logprobs import selected_logprobs
 from objectives.primitives.mapped import PerToken, map_logits
+from tasks.trainer.recomputing import recomputing
 
 HEAD_TOLERANCE = 1e-3
 """Largest relative difference between a model's logits and its head applied to hidden states."""
@@ -73,12 +74,13 @@ class PolicyModel(nn.Module):
 
     def _hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
-        output = self.model.base_model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            use_cache=False,
-        )
+        with recomputing(self.model):
+            output = self.model.base_model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=positions,
+                use_cache=False,
+            )
         return output.last_hidden_state
 
     @torch.no_grad()

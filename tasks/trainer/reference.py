@@ -28,6 +28,25 @@ class FrozenReference:
         return self.policy.token_logprobs(batch, temperature=temperature).logprobs
 
 
+@dataclass(frozen=True)
+class BaseReference:
+    """Scores with the policy's own model, its adapter off: no second model is in memory.
+
+    Attributes:
+        policy: adapter over a policy that trains a LoRA.
+    """
+
+    policy: PolicyAdapter
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
+        """Return log-probabilities [B, T] of the response tokens under the base, in nats."""
+        from tasks.policy.adapter import adapter_off
+
+        with adapter_off(self.policy.module):
+            return self.policy.token_logprobs(batch, temperature=temperature).logprobs
+
+
 def open_reference(files: PolicyFiles, *, dtype: str) -> FrozenReference:
     """Return the reference of a run, kept between steps; it is a model of its own, never shared."""
 

@@ -16,6 +16,7 @@ from tasks.policy import resident
 from tasks.policy.directory import load_model, save_weights
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
+from tasks.trainer.recomputing import recompute_layers
 from tasks.trainer.state import TrainerState, load_state, save_state
 
 
@@ -116,6 +117,8 @@ def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
     model = resident.checkout(
         "policy", files.digest, lambda: network.load(files.weights, dtype=config.model.dtype)
     )
+    if config.trainer.gradient_checkpointing:
+        recompute_layers(model)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     module = accelerator.prepare_model(network.wrap(model))
     return Session(

@@ -10,9 +10,12 @@ from torch import nn
 
 from configs.trainer import Optimizer
 from tasks.policy.digests import file_digest
+from tasks.trainer.masters import MasterAdamW, needs_masters
 
 MOMENTS_FILE = "optimizer.safetensors"
 COUNTERS_FILE = "counters.json"
+MASTER = "master"
+"""Kind of a tensor that is a parameter's float32 copy, beside its moments."""
 
 Shapes = dict[str, list[int]]
 
@@ -31,9 +34,14 @@ class TrainerState:
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
-    """Return AdamW over the parameters that train, in the model's order."""
-    return torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
+    """Return AdamW over the parameters that train, in the model's order.
+
+    Where some have fewer bits than float32, it works on float32 copies of all.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kind = MasterAdamW if needs_masters(parameters) else torch.optim.AdamW
+    return kind(
+        parameters,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
@@ -51,6 +59,8 @@ def save_state(state: TrainerState, model: nn.Module, to: Path) -> str:
         for index, values in moments.items()
         for key, value in values.items()
     }
+    for name, master in zip(names, _masters(state.optimizer), strict=False):
+        tensors[f"{name}/{MASTER}"] = master.detach().contiguous()
     save_file(tensors, to / MOMENTS_FILE)
     counters = {"num_updates": state.num_updates, "parameters": _trained_shapes(model)}
     (to / COUNTERS_FILE).write_text(json.dumps(counters))
@@ -78,9 +88,16 @@ def load_state(directory: Path, model: nn.Module, config: Optimizer) -> TrainerS
     for key, value in load_file(directory / MOMENTS_FILE).items():
         name, _, kind = key.rpartition("/")
         moments.setdefault(names[name], {})[kind] = value
+    for index, master in enumerate(_masters(optimizer)):
+        master.data.copy_(moments[index].pop(MASTER))
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    written = {index: values for index, values in moments.items() if values}
+    optimizer.load_state_dict({"state": written, "param_groups": groups})
     return TrainerState(optimizer, counters["num_updates"])
+
+
+def _masters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return optimizer.masters if isinstance(optimizer, MasterAdamW) else []
 
 
 def _require_shapes(stored: Shapes, wanted: Shapes, directory: Path) -> None:

@@ -1,6 +1,7 @@
-"""`make bench`: what a run of `grpo_arithmetic` costs, stage by stage.
+"""`make bench`: what a run of `grpo_arithmetic` costs, and how much memory a training pass takes.
 
-Prints a table and writes `build/bench.json`: a list of `{"check": name, "value": number}`.
+Prints tables and writes `build/bench.json`: a list of `{"check": name, "value": number}`, and of
+`{"work", "phase", "ours", "peer", "ratio"}` where something is compared.
 """
 
 import json
@@ -11,6 +12,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from tests.bench import memory
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "build" / "bench.json"
@@ -27,7 +30,10 @@ def main() -> None:
         print(f"{name:36s} {value:10.4f}")
     print(f"{platform.machine()}, torch {version('torch')}, flytekit {version('flytekit')}")
     RESULT.parent.mkdir(exist_ok=True)
-    rows = [{"check": name, "value": value} for name, value in checks.items()]
+    compared = memory.measure()
+    for row in compared:
+        print(f"{row['phase']:56s} {row['ours']:6.2f} {row['peer']:6.2f} GiB {row['ratio']:6.2f}")
+    rows = [*({"check": name, "value": value} for name, value in checks.items()), *compared]
     RESULT.write_text(json.dumps(rows, indent=2) + "\n")
 
 

@@ -93,6 +93,18 @@ BROKEN = [
         "trainer.lr_schedule=constant trainer.final_lr_fraction=0.5",
     ),
     ("trainer.num_processes", "several processes", "trainer.num_processes=2"),
+    ("model.lora", "model.lora.rank=0", "model.lora.alpha=8"),
+    (
+        "model.lora.target_modules",
+        "no layer",
+        "model.lora.rank=4 model.lora.target_modules=[]",
+    ),
+    (
+        "model.lora.target_modules",
+        "alone",
+        "model.lora.rank=4 model.lora.target_modules=[all-linear,q_proj]",
+    ),
+    ("rollout.engine", "whole models", "model.lora.rank=4 rollout.engine=vllm"),
     ("data.source", "reads digits only", "data.source=file data.path=x"),
     (
         "data.num_held_out",
@@ -172,7 +184,7 @@ RISKY = [
         "GSPO's clip range",
         "rl.importance_sampling_level=sequence rl.lower_bound_ratio=0 model.dtype=bfloat16",
     ),
-    ("model.dtype", "rounded away", "model.dtype=bfloat16 trainer.learning_rate=1e-6"),
+    ("trainer.gradient_checkpointing", "saves little", "trainer.gradient_checkpointing=true"),
     ("rl.distillation_mode", "do not train", "TEACHER rl.distillation_mode=direct"),
 ]
 """The same for the warnings."""

@@ -18,6 +18,7 @@ POINTS = "dpo_diffusion_toy"
 BROKEN = [
     ("dpo.pairs", "belong to language models", "model.dtype=bfloat16", POINTS),
     ("dpo.pairs", "belong to language models", "data.seed=3", POINTS),
+    ("trainer.gradient_checkpointing", "denoiser", "trainer.gradient_checkpointing=true", POINTS),
     ("denoiser", "dpo.pairs=points only", "denoiser.hidden_size=8", "dpo_arithmetic"),
     (
         "dpo.label_smoothing",

@@ -1,10 +1,12 @@
 """The memory plan: its counts are those of real models, and it says what does not fit."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from configs.memory import memory_lines
@@ -82,3 +84,39 @@ def test_what_does_not_fit_is_said() -> None:
     config = resolve("grpo_qwen3b_gsm8k", "resources.train.gpu_type=nvidia-l4")
     (line,) = (line for line in memory_lines(config) if line.startswith("train: "))
     assert line.endswith("GiB of 24 GiB (nvidia-l4): does not fit")
+
+
+def test_an_adapter_has_as_many_numbers_as_peft_makes() -> None:
+    model = LlamaForCausalLM(SMALL)
+    inject_adapter_in_model(LoraConfig(r=4, target_modules="all-linear"), model)
+    made = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
+    shape = Shape(64, 32, 3, queries=32, keys=16, intermediate=80, tied=True)
+    assert 4 * shape.adapter_parameters_per_rank == made
+
+
+def test_an_adapter_takes_less_and_needs_no_reference() -> None:
+    (whole,) = _training("rl.kl_beta=0.1")
+    (adapted,) = _training("rl.kl_beta=0.1 model.lora.rank=8")
+    assert "+ 0.5 GiB the reference" in whole
+    assert "reference" not in adapted
+    assert "train: 0.5 GiB weights + 37 MiB an adapter of rank 8" in adapted
+
+
+def test_recomputing_keeps_one_number_per_layer_and_the_width_of_one_layer() -> None:
+    (kept,) = _training("trainer.max_tokens_per_chunk=65536")
+    (recomputed,) = _training(
+        "trainer.max_tokens_per_chunk=65536 trainer.gradient_checkpointing=true"
+    )
+    sizes = [float(re.search(r"([0-9.]+) GiB a chunk", line)[1]) for line in (kept, recomputed)]
+    assert sizes[1] < sizes[0] / 10
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_either_type_take_sixteen_bytes_with_their_optimizer(dtype: str) -> None:
+    (line,) = _training(f"model.dtype={dtype}")
+    assert "train: 2.0 GiB weights, gradients and AdamW" in line
+
+
+def _training(overrides: str) -> list[str]:
+    lines = memory_lines(resolve("grpo_smollm2_format", overrides))
+    return [line for line in lines if line.startswith("train: ")]

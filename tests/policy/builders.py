@@ -37,7 +37,7 @@ def run_config(root: Path, **sections: dict) -> RunConfig:
     return RunConfig(
         algorithm="grpo",
         job=Job(name="tiny", output_root=str(root), **sections.get("job", {})),
-        model=Model(embedded=UNTRAINED),
+        model=Model(embedded=UNTRAINED, **sections.get("model", {})),
         data=Data(digits=1, num_held_out=20),
         rollout=Rollout(**{**rollout, **sections.get("rollout", {})}),
         rl=Rl(**{"max_steps": 4, **sections.get("rl", {})}),

@@ -14,6 +14,20 @@ from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.rows import Rows, collate
 
 TINY = EmbeddedModel(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+TINY_QWEN = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
 CPU = torch.device("cpu")
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from tasks.trainer.policy import PolicyModel
+from tests.policy.adapters import adapted
 from tests.trainer.builders import (
     adapter,
     batch_of,
@@ -18,7 +19,7 @@ from tests.trainer.builders import (
     rotary,
 )
 
-MODELS = pytest.mark.parametrize("build", [rotary, learned_positions])
+MODELS = pytest.mark.parametrize("build", [rotary, learned_positions, adapted])
 TINY_CONFIG = {
     "vocab_size": 20,
     "hidden_size": 16,
@@ -104,14 +105,28 @@ def test_what_stands_at_padding_changes_nothing(build: Callable) -> None:
 def test_the_gradient_equals_the_one_through_full_logits(build: Callable) -> None:
     model, rows = build(), make_rows()
     adapter(model).token_logprobs(batch_of(rows), temperature=0.7).logprobs.sum().backward()
-    mine = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    mine = {name: parameter.grad.clone() for name, parameter in trained.items()}
     model.zero_grad()
     for prompt, response in zip(rows.prompts, rows.responses, strict=True):
         reference(model, prompt, response, 0.7)[0].sum().backward()
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained.items():
         assert torch.isfinite(mine[name]).all(), name
         torch.testing.assert_close(mine[name], parameter.grad, rtol=2e-4, atol=2e-5, msg=name)
     assert max(gradient.abs().max() for gradient in mine.values()) > 1e-2
+
+
+def test_bfloat16_models_are_scored_in_float32() -> None:
+    rows = make_rows()
+    wide = adapter(rotary()).token_logprobs(batch_of(rows), temperature=0.7).logprobs
+    model = rotary().bfloat16()
+    scored = adapter(model).token_logprobs(batch_of(rows), temperature=0.7, with_entropy=True)
+    assert scored.entropy is not None
+    assert scored.logprobs.dtype is scored.entropy.dtype is torch.float32
+    torch.testing.assert_close(scored.logprobs, wide, rtol=0, atol=0.02)
+    assert (scored.logprobs != scored.logprobs.bfloat16()).any()
+    scored.logprobs.sum().backward()
+    assert all(p.grad.dtype is torch.bfloat16 for p in model.parameters())
 
 
 def test_float64_models_are_scored_in_float64() -> None:

@@ -190,3 +190,12 @@ def test_a_recipe_of_the_other_workflow_is_refused(warm: Warm, tmp_path: Path) -
     assert code != 0
     assert "run 'dpo_diffusion' of workflows/dpo.py" in output
     assert not (tmp_path / "other").exists()
+
+
+def test_an_adapter_learns_preferences_with_its_base_as_the_reference(
+    warm: Warm, tmp_path: Path
+) -> None:
+    done = run(warm, tmp_path, model__lora__rank=2, dpo__max_steps=2)
+    assert done.summary["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    weights = Path(str(done.summary["checkpoint"])) / "weights"
+    assert [path.name for path in weights.glob("*.safetensors")] == ["adapter_model.safetensors"]
