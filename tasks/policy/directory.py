@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from tasks.policy.digests import file_digest
+from tasks.policy.whole import on_first_rank, whole
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHT_SUFFIXES = {".safetensors", ".bin"}
@@ -32,18 +33,24 @@ def load_model(directory: str | Path, *, dtype: str) -> PreTrainedModel:
 def save_weights(model: PreTrainedModel, *, like: Path, to: Path) -> str:
     """Write the model's weights beside copies of the other files of `like`; return their digest.
 
+    Where several ranks train, all must call it; the first one writes.
+
     Args:
         model: the model whose weights are written; tied tensors are written once.
         like: the directory that the model was loaded from.
         to: an existing empty directory.
     """
-    for path in like.iterdir():
-        if path.is_file() and path.suffix not in WEIGHT_SUFFIXES and ".index." not in path.name:
-            shutil.copyfile(path, to / path.name)
     tied = set(model.all_tied_weights_keys)
-    tensors = {name: value for name, value in model.state_dict().items() if name not in tied}
-    save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
-    return weights_digest(to)
+    tensors = whole({name: value for name, value in model.state_dict().items() if name not in tied})
+
+    def write() -> str:
+        for path in like.iterdir():
+            if path.is_file() and path.suffix not in WEIGHT_SUFFIXES and ".index." not in path.name:
+                shutil.copyfile(path, to / path.name)
+        save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
+        return weights_digest(to)
+
+    return on_first_rank(write)
 
 
 def weights_digest(directory: Path) -> str:
