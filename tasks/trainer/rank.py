@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import pickle
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -26,17 +27,18 @@ def serve(connection: Connection) -> None:
     """Answer `(target, arguments)` with `(False, result)` or `(True, traceback)`."""
     while True:
         try:
-            target, arguments = connection.recv()
+            target, arguments = pickle.loads(connection.recv_bytes())  # noqa: S301 - our parent's
         except (EOFError, OSError):
             return
-        connection.send(_answer(target, arguments))
+        connection.send_bytes(_answer(target, arguments))
 
 
-def _answer(target: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+def _answer(target: str, arguments: tuple[Any, ...]) -> bytes:
     try:
-        return False, named(target)(*arguments)
+        # Not `Connection.send`, which would hand tensors over by file descriptors.
+        return pickle.dumps((False, named(target)(*arguments)))
     except BaseException as error:  # noqa: BLE001 - the parent raises it
-        return True, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return pickle.dumps((True, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 
 
 def named(target: str) -> Any:  # noqa: ANN401 - whatever stands there

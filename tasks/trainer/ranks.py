@@ -6,6 +6,7 @@ first rank that fails or dies, and with the process that started it, however tha
 
 import atexit
 import os
+import pickle
 import shutil
 import tempfile
 from multiprocessing.connection import Connection, wait
@@ -74,7 +75,7 @@ class RankGroup:
 
     def _send(self, number: int, connection: Connection, request: object) -> None:
         try:
-            connection.send(request)
+            connection.send_bytes(pickle.dumps(request))
         except OSError:
             raise self._death(number) from None
 
@@ -95,7 +96,7 @@ class RankGroup:
 
     def _receive(self, number: int, connection: Connection) -> object:
         try:
-            is_error, value = connection.recv()
+            is_error, value = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own rank's
         except (EOFError, OSError):
             raise self._death(number) from None
         if is_error:
