@@ -34,12 +34,14 @@ def memory_lines(config: RunConfig | DpoConfig) -> list[str]:
 def _training(config: RunConfig | DpoConfig, shape: Shape) -> str:
     size = BYTES[config.model.dtype]
     tokens = config.trainer.max_tokens_per_chunk
-    state = COPIES * size * shape.num_parameters
+    parts_of_state = config.trainer.num_processes if config.trainer.strategy == "fsdp2" else 1
+    state = COPIES * size * shape.num_parameters // parts_of_state
     activations = tokens * shape.values_per_token * size + 2 * HEAD_CHUNK * shape.vocab * 4
     parts = {"weights, gradients and AdamW": state, f"a chunk of {tokens:,} tokens": activations}
     if isinstance(config, RunConfig) and config.rl.kl_beta:
         parts["the reference"] = size * shape.num_parameters
-    return _line("train", parts, config.resources.train)
+    several = config.trainer.num_processes > 1
+    return _line("train, each process" if several else "train", parts, config.resources.train)
 
 
 def _rollout(config: RunConfig, shape: Shape) -> str:

@@ -1,4 +1,4 @@
-"""`make bench`: what a run of `grpo_arithmetic` costs, stage by stage.
+"""`make bench`: what a run of `grpo_arithmetic` costs, stage by stage, and a step on two ranks.
 
 Prints a table and writes `build/bench.json`: a list of `{"check": name, "value": number}`.
 """
@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.bench.ranks import seconds_per_step
+
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "build" / "bench.json"
 TIMEOUT_S = 900
@@ -22,7 +24,7 @@ def main() -> None:
     """Measure, print and write."""
     with TemporaryDirectory() as folder:
         summary = train(Path(folder))
-    checks = {**stages(summary), **imports()}
+    checks = {**stages(summary), **imports(), **seconds_per_step()}
     for name, value in checks.items():
         print(f"{name:36s} {value:10.4f}")
     print(f"{platform.machine()}, torch {version('torch')}, flytekit {version('flytekit')}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 400
 
 
 def computed(part: str) -> Any:

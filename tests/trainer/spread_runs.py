@@ -40,7 +40,7 @@ from tests.trainer.step_runs import Gradient, chunks_of, objective_of, rows
 
 SPREADS = [(2, "ddp"), (2, "fsdp2"), (4, "ddp"), (4, "fsdp2")]
 TIMEOUT_S = 120.0
-PICKED = {"eight rows": list(range(8)), "three rows": [0, 1, 2], "one row that trains": [3, 8, 9]}
+PICKED = {"eight rows": list(range(8)), "three rows": [0, 1, 2], "one row that trains": [1, 8, 9]}
 RECIPES = ["clipped token-mean", "clipped seq-mean-token-sum-fixed", "kl and entropy", "two terms"]
 
 
