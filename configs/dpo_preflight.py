@@ -91,6 +91,12 @@ DPO_CONTRADICTIONS: tuple[Rule[DpoConfig], ...] = (
         message="must divide dpo.pairs_per_step",
     ),
     Rule(
+        field="trainer.num_processes",
+        broken=lambda c: c.trainer.num_processes > c.dpo.pairs_per_step // c.dpo.mini_batches,
+        message="exceeds the pairs of an optimizer step (dpo.pairs_per_step / dpo.mini_batches), "
+        "so that some would train on nothing; lower it",
+    ),
+    Rule(
         field="data.chosen_field",
         broken=lambda c: c.data.source != "file" and "chosen_field" in c.data.changed(),
         message="is read by data.source=file only; remove it",

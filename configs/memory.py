@@ -42,19 +42,20 @@ def _training(config: RunConfig | DpoConfig, shape: Shape) -> str:
     parts = {**_state(config, shape), f"a chunk of {tokens:,} tokens": activations}
     if isinstance(config, RunConfig) and config.rl.kl_beta and not config.model.lora.rank:
         parts["the reference"] = size * shape.num_parameters
-    return _line("train", parts, config.resources.train)
+    several = config.trainer.num_processes > 1
+    return _line("train, each process" if several else "train", parts, config.resources.train)
 
 
 def _state(config: RunConfig | DpoConfig, shape: Shape) -> dict[str, int]:
     """Return what lies there between passes; the layers that an adapter is on are at most all."""
-    rank = config.model.lora.rank
+    rank, trainer = config.model.lora.rank, config.trainer
+    num_parts = trainer.num_processes if trainer.strategy == "fsdp2" else 1
     if not rank:
-        return {"weights, gradients and AdamW": TRAINED * shape.num_parameters}
+        return {"weights, gradients and AdamW": TRAINED * shape.num_parameters // num_parts}
+    adapter = TRAINED * rank * shape.adapter_parameters_per_rank
     return {
-        "weights": BYTES[config.model.dtype] * shape.num_parameters,
-        f"an adapter of rank {rank}, its gradients and AdamW": (
-            TRAINED * rank * shape.adapter_parameters_per_rank
-        ),
+        "weights": BYTES[config.model.dtype] * shape.num_parameters // num_parts,
+        f"an adapter of rank {rank}, its gradients and AdamW": adapter // num_parts,
     }
 
 

@@ -54,6 +54,7 @@ def _plan_pairs(config: DpoConfig) -> list[str]:
         f"{dpo.pairs_per_step // dpo.mini_batches} pairs per optimizer step",
         f"{dpo.epochs} passes over the training pairs{limit}",
         f"loss {dpo.kind}, beta {dpo.beta:g}",
+        *_processes(config),
     ]
     return lines + (memory_lines(config) if dpo.pairs == "text" else [])
 
@@ -69,8 +70,16 @@ def _plan_rollouts(config: RunConfig) -> list[str]:
         f"{rl.max_steps * rl.mini_batches} optimizer steps in all",
         f"{rl.max_steps} steps, {rl.max_steps * num_responses} responses in all",
         f"reduction {rl.loss_type}; advantage {_advantage(config)}",
+        *_processes(config),
         *memory_lines(config),
     ]
+
+
+def _processes(config: AnyConfig) -> list[str]:
+    trainer = config.trainer
+    if trainer.num_processes == 1:
+        return []
+    return [f"{trainer.num_processes} training processes, strategy {trainer.strategy}"]
 
 
 def _advantage(config: RunConfig) -> str:

@@ -176,6 +176,12 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         message="must divide rollout.prompts_per_step * rollout.group_size",
     ),
     Rule(
+        field="trainer.num_processes",
+        broken=lambda c: c.trainer.num_processes > _num_rows(c) // c.rl.mini_batches,
+        message="exceeds the responses of an optimizer step (rollout.prompts_per_step * "
+        "rollout.group_size / rl.mini_batches), so that some would train on nothing; lower it",
+    ),
+    Rule(
         field="rl.kl_estimator",
         broken=lambda c: c.rl.kl_beta == 0 and "kl_estimator" in c.rl.changed(),
         message="is never read while rl.kl_beta=0; remove it, or set rl.kl_beta above 0",

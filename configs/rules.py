@@ -181,8 +181,18 @@ SHARED: tuple[Rule[Trains], ...] = (
     ),
     Rule(
         field="trainer.num_processes",
-        broken=lambda c: c.trainer.num_processes != 1,
-        message="training on several processes is not available in this version; use 1",
+        broken=lambda c: c.resources.train.gpus not in (0, c.trainer.num_processes),
+        message="one process trains on one GPU; set it to resources.train.gpus",
+    ),
+    *(
+        Rule(
+            field=f"trainer.{name}",
+            broken=lambda c, name=name: (
+                c.trainer.num_processes == 1 and name in c.trainer.changed()
+            ),
+            message="is never read while trainer.num_processes=1; remove it, or raise that",
+        )
+        for name in ("strategy", "rank_timeout_s")
     ),
 )
 """Settings of the sections that they share that cannot hold together."""

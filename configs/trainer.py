@@ -6,6 +6,8 @@ from pydantic import Field
 
 from configs.base import Section
 
+Strategy = Literal["ddp", "fsdp2"]
+
 
 class Optimizer(Section):
     """AdamW and the learning rate as a function of optimizer steps."""
@@ -49,10 +51,17 @@ class Trainer(Optimizer):
     time, the same gradient."""
 
     num_processes: int = Field(default=1, ge=1)
-    """Training processes."""
+    """Training processes on one machine, one per GPU where there are any; 1 starts none."""
+
+    strategy: Strategy = "ddp"
+    """What each of several processes holds: `ddp` the model, `fsdp2` a part of every parameter."""
+
+    rank_timeout_s: float = Field(default=600.0, gt=0.0)
+    """Seconds that a training process waits for the others before the step fails."""
 
     num_threads: int = Field(default=0, ge=0)
-    """CPU threads of torch; 0 leaves its default. Another number may change the last bit."""
+    """CPU threads of torch in each process; 0 leaves its default, which several processes share.
+    Another number may change the last bit."""
 
     prove_reduction: bool = True
     """Before the first update, check that the gradient does not depend on how rows are split."""

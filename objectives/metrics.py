@@ -88,6 +88,12 @@ class Metric:
         """Largest value where `keep` is true."""
         return cls(_kept_or(-torch.inf, values, keep).amax(), kind="max")
 
+    def nothing(self) -> "Metric":
+        """Return a metric of the same kind that changes no other when merged into it."""
+        neutral = {"min": torch.inf, "max": -torch.inf}.get(self.kind, 0.0)
+        zero = torch.zeros_like(self.numerator)
+        return Metric(zero + neutral, zero if self.kind == "mean" else 1.0, self.kind)
+
     def merge(self, other: "Metric") -> "Metric":
         """Return the metric of both parts together.
 

@@ -30,11 +30,12 @@ def train_chunks(
     """Take the optimizer steps of one batch and write the updated policy."""
     started = time.perf_counter()
     from tasks.data.schemas import ANNOTATED, TEACHER, require
-    from tasks.trainer.loop import train
+    from tasks.trainer.launch import launch
 
     schema = TEACHER if "teacher_logprobs" in annotated.column_names else ANNOTATED
     table = require(annotated, schema, stage="train_chunks", run=config.job.name, step=step)
     others = {role: other.local() for role, other in auxiliary.items()}
-    trained = train(config, table, policy.local(), (new_directory(), new_directory()), others)
+    to = (new_directory(), new_directory())
+    trained = launch("tasks.trainer.loop:train", config, table, policy.local(), to, others)
     updated = handle(trained.policy, step=step + 1, identity=trained.identity)
     return TrainedChunks(updated, trained.metrics, time.perf_counter() - started)

@@ -25,7 +25,7 @@ def train_pairs(
     started = time.perf_counter()
     from tasks.data.references import require_fingerprint
     from tasks.data.schemas import POINTS, REFERENCED, require
-    from tasks.trainer.preferences import train_preferences
+    from tasks.trainer.launch import launch
 
     of_text = config.dpo.pairs == "text"
     schema = REFERENCED if of_text else POINTS
@@ -35,6 +35,7 @@ def train_pairs(
         require_fingerprint(table, expected, stage="train_pairs")
     others = {role: other.local() for role, other in auxiliary.items()}
     to = (new_directory(), new_directory())
-    trained = train_preferences(config, table, policy.local(), to, others)
+    body = "tasks.trainer.preferences:train_preferences"
+    trained = launch(body, config, table, policy.local(), to, others)
     updated = handle(trained.policy, step=step + 1, identity=trained.identity)
     return TrainedChunks(updated, trained.metrics, time.perf_counter() - started)

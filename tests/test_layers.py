@@ -46,8 +46,9 @@ LAYERS = {
         theirs=(*TABLES, "fsspec"),
         except_in=(("arrow.py", "flytekit"),),
     ),
+    "tasks/processes": Layer(ours=("tasks.processes",), theirs=()),
     "tasks/rewards": Layer(
-        ours=("tasks.rewards", "tasks.data", "configs"),
+        ours=("tasks.rewards", "tasks.data", "tasks.processes", "configs"),
         theirs=TABLES,
         except_in=(("expressions.py", "math_verify"),),
     ),
@@ -60,7 +61,14 @@ LAYERS = {
         theirs=(*MODELS, "pyarrow", "vllm"),
     ),
     "tasks/trainer": Layer(
-        ours=("tasks.trainer", "tasks.policy", "tasks.data", "objectives", "configs"),
+        ours=(
+            "tasks.trainer",
+            "tasks.policy",
+            "tasks.data",
+            "tasks.processes",
+            "objectives",
+            "configs",
+        ),
         theirs=(*MODELS, "pyarrow", "accelerate"),
     ),
     "tasks/tracking": Layer(

@@ -19,6 +19,7 @@ from transformers import (
 
 from tasks.policy.digests import file_digest
 from tasks.policy.fetching import fetch
+from tasks.policy.whole import on_first_rank, whole
 
 WEIGHTS_FILE = "model.safetensors"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -50,16 +51,22 @@ def save_weights(model: PreTrainedModel, *, like: Path, to: Path) -> str:
     """Write the model's weights beside copies of the other files of `like`; return their digest.
 
     Where `like` holds an adapter, the adapter alone is written.
+    Where several ranks train, all must call it; the first one writes.
 
     Args:
         model: the model whose weights are written; tied tensors are written once.
         like: the directory that the model was loaded from.
         to: an existing empty directory.
     """
-    copy_others(like, to)
-    name = ADAPTER_FILE if has_adapter(like) else WEIGHTS_FILE
-    save_file(_written(model, like), to / name, metadata={"format": "pt"})
-    return weights_digest(to)
+    tensors = whole(_written(model, like))
+
+    def write() -> str:
+        copy_others(like, to)
+        name = ADAPTER_FILE if has_adapter(like) else WEIGHTS_FILE
+        save_file(tensors, to / name, metadata={"format": "pt"})
+        return weights_digest(to)
+
+    return on_first_rank(write)
 
 
 def copy_others(like: Path, to: Path) -> None:

@@ -4,7 +4,6 @@ Requests and replies are JSON, never pickles: a response's text may come to run 
 tests code), and must not come to run in the process that trains.
 """
 
-import fcntl
 import json
 import os
 import resource
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tasks.processes.lifeline import die_with
 from tasks.rewards.providers import Provider, checked, failure, load
 from tasks.rewards.reward import Score
 
@@ -27,7 +27,7 @@ Send = Callable[[dict[str, Any]], None]
 def main() -> None:
     """Answer requests until the parent closes the connection."""
     connection, lifeline, memory_mib = (int(word) for word in sys.argv[1:])
-    _die_with(lifeline)
+    die_with(lifeline)
     _limit_memory(memory_mib)
     serve(Connection(connection))
     # Not sys.exit: that would wait for threads that a reward function left behind.
@@ -124,17 +124,6 @@ def _reply(index: int, score: Score) -> dict[str, Any]:
         "parts": {str(name): float(part) for name, part in score.parts.items()},
         "detail": str(score.detail)[:MAX_DETAIL_CHARACTERS],
     }
-
-
-def _die_with(lifeline: int) -> None:
-    """Have the kernel end this process and its children once the parent's end of a pipe closes.
-
-    A thread that watches the pipe would not do: it never runs while a C function holds the
-    interpreter. The default action of SIGIO is to terminate.
-    """
-    os.set_inheritable(lifeline, False)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _limit_memory(mib: int) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,10 @@ from tasks.trainer import proofs
 from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
+from tasks.trainer.shares import Share, plan_share
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
 from tasks.trainer.teacher_scores import rows_by_role
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
-
-Chunks = list[TrajectoryBatch]
 
 ENGINE_MISMATCH = "train/engine/mismatch_mean"
 ENGINE_ALARM = "train/engine/alarm"
@@ -164,51 +164,61 @@ def _updates(
     config: RunConfig, objective: Objective, session: Session, rows: Rows
 ) -> dict[str, float]:
     """Take the step's optimizer steps; return its metrics."""
-    batches = [
-        _chunks(config, session, rows, part)
+    shares = [
+        _share(config, session, rows, part)
         for part in split_rows(len(rows), config.rl.mini_batches)
     ]
-    _freeze(config, objective, session, batches)
     prove_once(objective, lambda: _prove(config, objective, session, rows))
-    metrics = take_updates(config, objective, session, batches)
-    if objective.old_logp_cache is not None:
-        objective.old_logp_cache.clear()
-    masks = [chunk.attention_mask for chunks in batches for chunk in chunks]
-    return {**metrics, **padding(masks)}
+    with _frozen(config, objective, session, [c for own, idle in shares for c in (*own, *idle)]):
+        metrics = take_updates(config, objective, session, shares)
+    masks = [chunk.attention_mask for share in shares for chunk in share.own]
+    return {**metrics, **padding(masks, session.accelerator)}
 
 
-def _chunks(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]) -> Chunks:
-    """Lay out the rows of a mini-batch that train; one empty-handed chunk if none does.
+def _share(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np.int64]) -> Share:
+    """Lay out this rank's rows of a mini-batch that train; one empty-handed row if none does.
 
     A row without a token that trains adds nothing to numerator or weight and costs no pass.
     """
     trains = part[rows.num_training_tokens()[part] > 0]
-    plan = plan_chunks(
+    bound, accelerator = config.trainer.max_tokens_per_chunk, session.accelerator
+    planned = plan_share(
         rows.widths,
         trains if len(trains) else part[:1],
-        max_tokens=config.trainer.max_tokens_per_chunk,
+        rank=accelerator.process_index,
+        num_ranks=accelerator.num_processes,
+        plan=lambda picked: plan_chunks(rows.widths, picked, max_tokens=bound),
     )
-    return [collate(rows, chunk, session.accelerator.device) for chunk in plan]
+    return planned.each(lambda chunk: collate(rows, chunk, accelerator.device))
 
 
-def _freeze(
-    config: RunConfig, objective: Objective, session: Session, batches: list[Chunks]
-) -> None:
-    """Freeze the behaviour policy's log-probabilities of every row before the first update."""
-    if objective.old_logp_cache is None:
-        return
-    for chunk in (chunk for chunks in batches for chunk in chunks):
+@contextmanager
+def _frozen(
+    config: RunConfig, objective: Objective, session: Session, chunks: list[TrajectoryBatch]
+) -> Iterator[None]:
+    """Hold the behaviour policy's log-probabilities of some rows while they are trained on.
+
+    Every chunk is scored, a repeated row as well, for all ranks to make equally many passes.
+    """
+    cache, seen = objective.old_logp_cache, set[int]()
+    for chunk in chunks if cache is not None else ():
         scores = session.score(chunk, temperature=config.rl.temperature)
-        objective.old_logp_cache.freeze(chunk.row_ids, scores)
+        fresh = [row for row, name in enumerate(chunk.row_ids.tolist()) if name not in seen]
+        cache.freeze(chunk.row_ids[fresh], scores[fresh])
+        seen.update(chunk.row_ids.tolist())
+    yield
+    if cache is not None:
+        cache.clear()
 
 
 def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows) -> None:
-    """Run the proofs that the config asks for."""
-    if config.trainer.prove_reduction:
-        picked = proofs.pick_proof_rows(rows)
-        if len(picked) > 1:
-            batch = proofs.stagger(collate(rows, picked, session.accelerator.device))
-            proofs.prove_reduction(session.policy, objective, batch, session.accelerator)
+    """Run the proofs that the config asks for, on every rank with the same rows."""
+    picked = proofs.pick_proof_rows(rows)
+    if config.trainer.prove_reduction and len(picked) > 1:
+        batch = collate(rows, picked, session.accelerator.device)
+        with _frozen(config, objective, session, [batch]):
+            staggered = proofs.stagger(batch)
+            proofs.prove_reduction(session.policy, objective, staggered, session.accelerator)
     if config.rl.certified_deterministic_forward:
         _certify(config, session, rows)
 

@@ -47,8 +47,11 @@ class PairRows:
         self, part: Numbers, *, max_tokens: int, device: torch.device
     ) -> list[PreferenceBatch]:
         """Lay some pairs out in chunks of at most so many padded tokens, a pair being two rows."""
-        plan = plan_chunks(self.widths, part, max_tokens=max_tokens // 2)
-        return [self.collate(chunk, device) for chunk in plan]
+        return [self.collate(chunk, device) for chunk in self.plan(part, max_tokens=max_tokens)]
+
+    def plan(self, part: Numbers, *, max_tokens: int) -> list[Numbers]:
+        """Return the numbers of the pairs of each chunk."""
+        return plan_chunks(self.widths, part, max_tokens=max_tokens // 2)
 
     def collate(self, chunk: Numbers, device: torch.device) -> PreferenceBatch:
         """Lay pairs out as tensors: all chosen completions, then all rejected ones."""

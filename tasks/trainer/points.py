@@ -41,8 +41,17 @@ class PointRows:
         self, part: npt.NDArray[np.int64], *, max_tokens: int, device: torch.device
     ) -> list[DiffusionBatch]:
         """Lay some pairs out in chunks of at most so many points, two of each pair."""
+        return [self.collate(chunk, device) for chunk in self.plan(part, max_tokens=max_tokens)]
+
+    @property
+    def widths(self) -> npt.NDArray[np.int64]:
+        """Points of each pair [N, 2]."""
+        return np.ones((len(self), 2), dtype=np.int64)
+
+    def plan(self, part: npt.NDArray[np.int64], *, max_tokens: int) -> list[npt.NDArray[np.int64]]:
+        """Return the numbers of the pairs of each chunk."""
         size = max(max_tokens // 2, 1)
-        return [self.collate(part[i : i + size], device) for i in range(0, len(part), size)]
+        return [part[first : first + size] for first in range(0, len(part), size)]
 
     def collate(self, chunk: npt.NDArray[np.int64], device: torch.device) -> DiffusionBatch:
         """Lay pairs out as tensors; noise and timestep of a pair depend on its id alone."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -28,6 +29,7 @@ from tasks.trainer.session import (
     frozen,
     publish,
 )
+from tasks.trainer.shares import Share, plan_share
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 REFERENCE = "reference"
@@ -131,18 +133,37 @@ def _updates(
     config: DpoConfig, objective: Objective, session: Session, rows: PairRows | PointRows
 ) -> dict[str, float]:
     """Take the step's optimizer steps; return its metrics."""
-    place, bound = session.accelerator.device, config.trainer.max_tokens_per_chunk
-    batches = [
-        rows.chunks(part, max_tokens=bound, device=place)
+    shares = [
+        _share(config, session, rows, part)
         for part in split_rows(len(rows), config.dpo.mini_batches)
     ]
     if config.trainer.prove_reduction:
         prove_once(objective, lambda: _prove(objective, session, rows))
-    chunks = [chunk for batch in batches for chunk in batch]
-    metrics = take_updates(config, objective, session, batches)
-    masks = [c.responses.attention_mask for c in chunks if isinstance(c, PreferenceBatch)]
-    padded = padding(masks) if masks else {}
-    return {**metrics, **padded, "train/num_chunks": float(len(chunks))}
+    metrics = take_updates(config, objective, session, shares)
+    masks = [_mask(chunk) for share in shares for chunk in share.own]
+    return {**metrics, **padding(masks, session.accelerator)}
+
+
+def _mask(chunk: Batch) -> torch.Tensor:
+    """Return which places of a chunk are not padding; none is among points."""
+    if isinstance(chunk, PreferenceBatch):
+        return chunk.responses.attention_mask
+    return torch.ones_like(chunk.timesteps)
+
+
+def _share(
+    config: DpoConfig, session: Session, rows: PairRows | PointRows, part: npt.NDArray[np.int64]
+) -> Share:
+    """Lay out this rank's pairs of a mini-batch."""
+    bound, accelerator = config.trainer.max_tokens_per_chunk, session.accelerator
+    planned = plan_share(
+        rows.widths,
+        part,
+        rank=accelerator.process_index,
+        num_ranks=accelerator.num_processes,
+        plan=lambda picked: rows.plan(picked, max_tokens=bound),
+    )
+    return planned.each(lambda chunk: rows.collate(chunk, accelerator.device))
 
 
 def _prove(objective: Objective, session: Session, rows: PairRows | PointRows) -> None:

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 
 from objectives.batch import TrajectoryBatch
 from objectives.objective import Objective
+from tasks.policy.whole import part_of
 from tasks.trainer.policy import PolicyAdapter
 from tasks.trainer.rows import Rows
 from tasks.trainer.step import gradients
@@ -84,13 +85,16 @@ def prove_reduction(
     singles = [batch.take(torch.tensor([row])) for row in range(batch.num_sequences)]
     whole = _flat_gradient(policy, objective, [batch], accelerator)
     split = _flat_gradient(policy, objective, singles, accelerator)
-    difference = ((whole - split).norm() / whole.norm().clamp(min=1e-12)).item()
+    sums = accelerator.reduce(
+        torch.stack([(whole - split).square().sum(), whole.square().sum(), (whole * split).sum()])
+    )
+    difference = (sums[0].sqrt() / sums[1].sqrt().clamp(min=1e-12)).item()
     tolerance = TOLERANCE[next(policy.module.parameters()).dtype]
     if not difference <= tolerance:
         raise ValueError(
             f"reduction proof failed: the gradient over {batch.num_sequences} rows differs by "
             f"{difference:.3g} (relative) between one chunk and a chunk per row, expected at most "
-            f"{tolerance}. {_diagnosis(whole, split)} The objective's loss and the weight that it "
+            f"{tolerance}. {_diagnosis(sums)} The objective's loss and the weight that it "
             "reports under OBJECTIVE_WEIGHT_SUM are not of the same unit, or not of the same mask: "
             "return numerator / weight and exactly that weight. (rl.builder owns this code; "
             "trainer.prove_reduction=false skips the proof.)"
@@ -98,8 +102,8 @@ def prove_reduction(
     return difference
 
 
-def _diagnosis(whole: torch.Tensor, split: torch.Tensor) -> str:
-    scale = ((whole * split).sum() / whole.square().sum().clamp(min=1e-24)).item()
+def _diagnosis(sums: torch.Tensor) -> str:
+    scale = (sums[2] / sums[1].clamp(min=1e-24)).item()
     return f"Split, it is {scale:.3f} times the whole one."
 
 
@@ -112,7 +116,7 @@ def _flat_gradient(
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
     policy.module.zero_grad(set_to_none=True)
     gradients(policy, objective, chunks, accelerator)
-    flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    flat = [part_of(torch.zeros_like(p) if p.grad is None else p.grad) for p in parameters]
     result = torch.cat([gradient.flatten().double() for gradient in flat])
     policy.module.zero_grad(set_to_none=True)
     return result

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from configs.plan import AnyConfig
+from configs.trainer import Strategy
 from objectives.batch import TrajectoryBatch
 from tasks.policy import resident
 from tasks.policy.directory import load_model, save_weights
@@ -18,6 +19,7 @@ from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.recomputing import recompute_layers
 from tasks.trainer.state import TrainerState, load_state, save_state
+from tasks.trainer.strategy import spread, unwrapped
 
 
 class Adapter(Protocol):
@@ -31,7 +33,7 @@ class Network(NamedTuple):
 
     Attributes:
         load: from a directory and a `dtype` to the model.
-        wrap: from the model to the module that Accelerate prepares; it keeps it as `model`.
+        wrap: from the model to the module that is spread over ranks; it keeps it as `model`.
         adapt: from that module, wrapped or not, to what an objective calls.
     """
 
@@ -48,16 +50,18 @@ class Session:
     """A policy ready to be trained.
 
     Attributes:
-        module: the policy model as Accelerate prepared it.
+        module: the policy model, spread over the ranks.
         state: its optimizer and counters.
         accelerator: device, precision and ranks.
         network: what kind of model it is.
+        strategy: how it is spread.
     """
 
     module: nn.Module
     state: TrainerState
     accelerator: Accelerator
     network: Network = LANGUAGE_MODEL
+    strategy: Strategy = "ddp"
 
     @property
     def policy(self) -> Adapter:
@@ -72,7 +76,8 @@ class Session:
 
 def checkout(config: AnyConfig, files: PolicyFiles, network: Network = LANGUAGE_MODEL) -> Session:
     """Return the live session that equals `files`, or one loaded from them, for this use alone."""
-    session = resident.checkout("trainer", files.key, lambda: _load(config, files, network))
+    key = _key(files, config.trainer.strategy)
+    session = resident.checkout("trainer", key, lambda: _load(config, files, network))
     resident.drop("policy")
     return session
 
@@ -101,16 +106,22 @@ def device() -> torch.device:
 def publish(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> PolicyFiles:
     """Write the updated policy into empty directories, and keep it live under its new digests."""
     weights, trainer_state = to
+    module = unwrapped(session.module)
     written = PolicyFiles(
         version=files.version + 1,
-        digest=save_weights(session.module.model, like=files.weights, to=weights),
-        state_digest=save_state(session.state, session.module, trainer_state),
+        digest=save_weights(module.model, like=files.weights, to=weights),
+        state_digest=save_state(session.state, module, trainer_state),
         weights=weights,
         trainer_state=trainer_state,
     )
-    resident.publish("trainer", written.key, session)
-    resident.publish("policy", written.digest, session.module.model)
+    resident.publish("trainer", _key(written, session.strategy), session)
+    if session.accelerator.num_processes == 1:
+        resident.publish("policy", written.digest, module.model)
     return written
+
+
+def _key(files: PolicyFiles, strategy: Strategy) -> str:
+    return f"{files.key}:{strategy}"
 
 
 def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
@@ -120,10 +131,11 @@ def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
     if config.trainer.gradient_checkpointing:
         recompute_layers(model)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    module = accelerator.prepare_model(network.wrap(model))
+    module = spread(network.wrap(model), accelerator, config.trainer.strategy)
     return Session(
         module=module,
-        state=load_state(files.trainer_state, module, config.trainer),
+        state=load_state(files.trainer_state, unwrapped(module), config.trainer),
         accelerator=accelerator,
         network=network,
+        strategy=config.trainer.strategy,
     )

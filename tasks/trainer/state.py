@@ -10,6 +10,7 @@ from torch import nn
 
 from configs.trainer import Optimizer
 from tasks.policy.digests import file_digest
+from tasks.policy.whole import on_first_rank, parted_like, whole
 from tasks.trainer.masters import MasterAdamW, needs_masters
 
 MOMENTS_FILE = "optimizer.safetensors"
@@ -51,7 +52,10 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
 
 
 def save_state(state: TrainerState, model: nn.Module, to: Path) -> str:
-    """Write the state into an existing directory and return its digest."""
+    """Write the state into an existing directory and return its digest.
+
+    Where several ranks train, all must call it; the first one writes.
+    """
     names = _trained_names(model)
     moments = state.optimizer.state_dict()["state"]
     tensors = {
@@ -61,10 +65,15 @@ def save_state(state: TrainerState, model: nn.Module, to: Path) -> str:
     }
     for name, master in zip(names, _masters(state.optimizer), strict=False):
         tensors[f"{name}/{MASTER}"] = master.detach().contiguous()
-    save_file(tensors, to / MOMENTS_FILE)
+    tensors = whole(tensors)
     counters = {"num_updates": state.num_updates, "parameters": _trained_shapes(model)}
-    (to / COUNTERS_FILE).write_text(json.dumps(counters))
-    return state_digest(to)
+
+    def write() -> str:
+        save_file(tensors, to / MOMENTS_FILE)
+        (to / COUNTERS_FILE).write_text(json.dumps(counters))
+        return state_digest(to)
+
+    return on_first_rank(write)
 
 
 def state_digest(directory: Path) -> str:
@@ -84,10 +93,13 @@ def load_state(directory: Path, model: nn.Module, config: Optimizer) -> TrainerS
     counters = json.loads((directory / COUNTERS_FILE).read_text())
     _require_shapes(counters["parameters"], _trained_shapes(model), directory)
     names = {name: index for index, name in enumerate(_trained_names(model))}
+    parameters = dict(model.named_parameters())
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in load_file(directory / MOMENTS_FILE).items():
         name, _, kind = key.rpartition("/")
-        moments.setdefault(names[name], {})[kind] = value
+        per_element = value.shape == parameters[name].shape
+        held = parted_like(value, parameters[name]) if per_element else value
+        moments.setdefault(names[name], {})[kind] = held
     for index, master in enumerate(_masters(optimizer)):
         master.data.copy_(moments[index].pop(MASTER))
     groups = optimizer.state_dict()["param_groups"]

@@ -1,6 +1,7 @@
 """One optimizer step over the chunks of a mini-batch, the same on one process as on many."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,8 +10,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from objectives.batch import TrajectoryBatch
-from objectives.metrics import Metric, merge_metrics, pack_metrics, unpack_metrics
+from objectives.metrics import Metric, PackedMetrics, merge_metrics, pack_metrics, unpack_metrics
 from objectives.objective import Objective, loss_terms
+from tasks.policy.whole import part_of
 from tasks.trainer.policy import PolicyAdapter
 
 Metrics = dict[str, Metric]
@@ -33,9 +35,10 @@ class Accumulated(NamedTuple):
 def accumulate(
     policy: PolicyAdapter,
     objective: Objective,
-    chunks: Iterable[TrajectoryBatch],
+    chunks: Sequence[TrajectoryBatch],
     accelerator: Accelerator,
     *,
+    idle: Sequence[TrajectoryBatch] = (),
     term: int = 0,
 ) -> Accumulated:
     """Add up the gradients of all chunks' numerators of one term of the loss.
@@ -45,7 +48,9 @@ def accumulate(
     Args:
         policy: the policy adapter over the prepared model.
         objective: the loss.
-        chunks: this rank's chunks; every rank has equally many.
+        chunks: this rank's chunks.
+        idle: chunks that only keep step with the other ranks and count for nothing; with them every
+            rank has equally many.
         accelerator: built with `gradient_accumulation_steps=1`; its `backward` would otherwise
             divide once more.
         term: which of the loss's terms goes backward; a scalar loss has one.
@@ -53,15 +58,21 @@ def accumulate(
     weight = torch.zeros((), dtype=torch.float64, device=accelerator.device)
     reported: list[Metrics] = []
     num_terms = 1
-    for chunk in chunks:
-        loss, metrics = objective.fn(policy, chunk)
-        terms = loss_terms(
-            loss, metrics, reduction=objective.reduction, num_sequences=chunk.num_sequences
-        )
+    last = len(chunks) + len(idle) - 1
+    for place, chunk in enumerate((*chunks, *idle)):
+        counts = float(place < len(chunks))
+        # Copies of the model exchange gradients once, with the last chunk.
+        apart = nullcontext() if place == last else accelerator.no_sync(policy.module)
+        with apart:
+            loss, metrics = objective.fn(policy, chunk)
+            terms = loss_terms(
+                loss, metrics, reduction=objective.reduction, num_sequences=chunk.num_sequences
+            )
+            accelerator.backward(terms[term].numerator * counts)
         num_terms = len(terms)
-        accelerator.backward(terms[term].numerator)
-        weight += terms[term].weight.double()
-        reported.append(objective.metric_adapter.adapt(metrics))
+        weight += terms[term].weight.double() * counts
+        adapted = objective.metric_adapter.adapt(metrics)
+        reported.append(adapted if counts else {n: m.nothing() for n, m in adapted.items()})
     return Accumulated(weight, num_terms, merge_metrics(reported))
 
 
@@ -70,6 +81,8 @@ def gradients(
     objective: Objective,
     chunks: Sequence[TrajectoryBatch],
     accelerator: Accelerator,
+    *,
+    idle: Sequence[TrajectoryBatch] = (),
 ) -> tuple[float, Metrics]:
     """Leave the gradient of the mini-batch's mean loss in the parameters.
 
@@ -80,12 +93,12 @@ def gradients(
         The first term's weight over all ranks, and the metrics merged over chunks and ranks.
     """
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
-    first = accumulate(policy, objective, chunks, accelerator)
+    first = accumulate(policy, objective, chunks, accelerator, idle=idle)
     total = divide_gradients(parameters, first.weight, accelerator)
     for term in range(1, first.num_terms):
         before = [parameter.grad for parameter in parameters]
         policy.module.zero_grad(set_to_none=True)
-        later = accumulate(policy, objective, chunks, accelerator, term=term)
+        later = accumulate(policy, objective, chunks, accelerator, idle=idle, term=term)
         divide_gradients(parameters, later.weight, accelerator)
         _add(parameters, before)
     return total, reduce_metrics(first.metrics, accelerator)
@@ -113,7 +126,7 @@ def divide_gradients(
     divisor = total / accelerator.num_processes
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.div_(divisor.to(parameter.grad.dtype))
+            part_of(parameter.grad).div_(divisor.to(parameter.grad.dtype))
     return total.item()
 
 
@@ -121,15 +134,13 @@ def reduce_metrics(metrics: Metrics, accelerator: Accelerator) -> Metrics:
     """Merge the metrics of all ranks."""
     if accelerator.num_processes == 1:
         return metrics
-    packed = pack_metrics(metrics)
-    return unpack_metrics(
-        type(packed)(
-            accelerator.reduce(packed.sums, reduction="sum"),
-            accelerator.gather(packed.mins[None]).amin(0),
-            accelerator.gather(packed.maxs[None]).amax(0),
-        ),
-        metrics,
+    sums, mins, maxs = (part.to(accelerator.device) for part in pack_metrics(metrics))
+    reduced = PackedMetrics(
+        accelerator.reduce(sums, reduction="sum"),
+        accelerator.gather(mins[None]).amin(0),
+        accelerator.gather(maxs[None]).amax(0),
     )
+    return unpack_metrics(reduced, metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,14 +168,17 @@ def update(
     accelerator: Accelerator,
     *,
     max_grad_norm: float,
+    idle: Sequence[TrajectoryBatch] = (),
 ) -> Update:
     """Take one optimizer step, or skip it if no token of any rank trains.
+
+    Weight, norm and metrics are those of all ranks, so each of them decides alike.
 
     Raises:
         FloatingPointError: if the gradient is not finite; the weights are then unchanged.
     """
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
-    total, metrics = gradients(policy, objective, chunks, accelerator)
+    total, metrics = gradients(policy, objective, chunks, accelerator, idle=idle)
     if total == 0:
         optimizer.zero_grad(set_to_none=True)
         return Update(metrics=metrics, weight=0.0, grad_norm=float("nan"), applied=False)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 
 from configs.plan import AnyConfig
 from objectives.metrics import Metric, merge_metrics
@@ -14,16 +14,8 @@ from tasks.policy import resident
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.schedule import learning_rate
 from tasks.trainer.session import Session
-from tasks.trainer.step import Update, update
-
-
-class Chunk(Protocol):
-    """Rows that go through the model together, as the objective takes them."""
-
-    @property
-    def num_sequences(self) -> int: ...
-
-    def take(self, rows: torch.Tensor) -> "Chunk": ...
+from tasks.trainer.shares import Share
+from tasks.trainer.step import Update, reduce_metrics, update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +28,10 @@ class Trained:
 
 
 def take_updates(
-    config: AnyConfig, objective: Objective, session: Session, batches: list[list[Chunk]]
+    config: AnyConfig, objective: Objective, session: Session, batches: list[Share]
 ) -> dict[str, float]:
-    """Take one optimizer step for each mini-batch, given as its chunks; return their metrics."""
-    updates = [_one_update(config, objective, session, chunks) for chunks in batches]
+    """Take one optimizer step for each mini-batch; return their metrics."""
+    updates = [_one_update(config, objective, session, share) for share in batches]
     rate = session.state.optimizer.param_groups[0]["lr"]
     return {**_report(updates), "train/learning_rate": rate}
 
@@ -52,18 +44,17 @@ def prove_once(objective: Objective, prove: Callable[[], None]) -> None:
         resident.publish("proved", digest, True)
 
 
-def padding(masks: list[torch.Tensor]) -> dict[str, float]:
-    """Return how many chunks a step has and how much of them is padding, from their masks."""
+def padding(masks: list[torch.Tensor], accelerator: Accelerator) -> dict[str, float]:
+    """Return how many chunks all ranks have and how much of them is padding, from their masks."""
     padded = Metric(
         sum(float(mask.numel() - mask.sum()) for mask in masks),
         sum(mask.numel() for mask in masks),
     )
-    return {"train/padding_fraction": padded.value, "train/num_chunks": float(len(masks))}
+    local = {"train/padding_fraction": padded, "train/num_chunks": Metric.sum(float(len(masks)))}
+    return {name: metric.value for name, metric in reduce_metrics(local, accelerator).items()}
 
 
-def _one_update(
-    config: AnyConfig, objective: Objective, session: Session, chunks: list[Chunk]
-) -> Update:
+def _one_update(config: AnyConfig, objective: Objective, session: Session, share: Share) -> Update:
     optimizer = session.state.optimizer
     for group in optimizer.param_groups:
         group["lr"] = _rate(config, session)
@@ -71,10 +62,11 @@ def _one_update(
     return update(
         session.policy,
         objective,
-        chunks,
+        share.own,
         optimizer,
         session.accelerator,
         max_grad_norm=config.trainer.max_grad_norm,
+        idle=share.idle,
     )
 
 

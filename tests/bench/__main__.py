@@ -1,4 +1,4 @@
-"""`make bench`: what a run of `grpo_arithmetic` costs, and how much memory a training pass takes.
+"""`make bench`: what a run of `grpo_arithmetic` costs, a step on two ranks, and a pass's memory.
 
 Prints tables and writes `build/bench.json`: a list of `{"check": name, "value": number}`, and of
 `{"work", "phase", "ours", "peer", "ratio"}` where something is compared.
@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.bench import memory
+from tests.bench.ranks import seconds_per_step
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "build" / "bench.json"
@@ -25,7 +26,7 @@ def main() -> None:
     """Measure, print and write."""
     with TemporaryDirectory() as folder:
         summary = train(Path(folder))
-    checks = {**stages(summary), **imports()}
+    checks = {**stages(summary), **imports(), **seconds_per_step()}
     for name, value in checks.items():
         print(f"{name:36s} {value:10.4f}")
     print(f"{platform.machine()}, torch {version('torch')}, flytekit {version('flytekit')}")

@@ -92,7 +92,6 @@ BROKEN = [
         "lr_schedule=constant",
         "trainer.lr_schedule=constant trainer.final_lr_fraction=0.5",
     ),
-    ("trainer.num_processes", "several processes", "trainer.num_processes=2"),
     ("model.lora", "model.lora.rank=0", "model.lora.alpha=8"),
     (
         "model.lora.target_modules",
@@ -105,6 +104,14 @@ BROKEN = [
         "model.lora.rank=4 model.lora.target_modules=[all-linear,q_proj]",
     ),
     ("rollout.engine", "whole models", "model.lora.rank=4 rollout.engine=vllm"),
+    (
+        "trainer.num_processes",
+        "train on nothing",
+        "trainer.num_processes=9 rollout.prompts_per_step=4 rollout.group_size=8 rl.mini_batches=4",
+    ),
+    ("trainer.num_processes", "resources.train.gpus", "resources.train.gpus=2"),
+    ("trainer.strategy", "trainer.num_processes=1", "trainer.strategy=fsdp2"),
+    ("trainer.rank_timeout_s", "trainer.num_processes=1", "trainer.rank_timeout_s=5"),
     ("data.source", "reads digits only", "data.source=file data.path=x"),
     (
         "data.num_held_out",

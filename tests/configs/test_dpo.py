@@ -30,6 +30,7 @@ BROKEN = [
     ("dpo.kind", "averages over tokens", "dpo.kind=ipo", POINTS),
     ("dpo.sft_coef", "likelihood of tokens", "dpo.sft_coef=0.1", POINTS),
     ("dpo.mini_batches", "must divide", "dpo.mini_batches=3", "dpo_arithmetic"),
+    ("trainer.num_processes", "train on nothing", "trainer.num_processes=65", "dpo_arithmetic"),
     ("data.chosen_field", "source=file", "data.chosen_field=x", "dpo_arithmetic"),
     ("data.rejected_field", "source=file", "data.rejected_field=x", "dpo_arithmetic"),
     ("data.max_tokens", "3 * data.digits + 4", "data.max_tokens=9", "dpo_arithmetic"),
@@ -58,8 +59,8 @@ def test_every_rule_has_an_example() -> None:
 
 
 def test_a_rule_about_model_and_trainer_holds_for_pairs_too() -> None:
-    with pytest.raises(ValueError, match=r"trainer\.num_processes=2"):
-        resolve_dpo("dpo_arithmetic", "trainer.num_processes=2")
+    with pytest.raises(ValueError, match=r"trainer\.num_processes=2: one process trains on one"):
+        resolve_dpo("dpo_arithmetic", "trainer.num_processes=2 resources.train.gpus=1")
 
 
 def test_epochs_make_steps_and_a_limit_ends_them_earlier() -> None:

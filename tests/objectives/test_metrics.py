@@ -158,3 +158,10 @@ def test_a_public_name_is_given_once_and_not_to_an_ignored_metric() -> None:
         MetricAdapter({"x": "train/a", "y": "train/a"})
     with pytest.raises(ValueError, match=r"\['x'\] are mapped and ignored"):
         MetricAdapter({"x": "val/a"}, frozenset({"x"}))
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum", "min", "max"])
+def test_nothing_of_a_metric_changes_no_other(kind: str) -> None:
+    metric, other = Metric(6.0, 4.0, kind), Metric(-3.0, 2.0, kind)
+    for merged in (metric.merge(other.nothing()), other.nothing().merge(metric)):
+        assert (merged.value, merged.kind) == (metric.value, kind)

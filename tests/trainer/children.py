@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 400
 
 
 def computed(part: str) -> Any:
@@ -40,7 +40,7 @@ def _everything() -> tuple[dict[str, Any], str]:
 
 def main(directory: str) -> None:
     """Compute one part after the other, so that a failure takes only the later ones with it."""
-    from tests.trainer import loop_runs, lora_runs, proof_runs, rank_runs, step_runs
+    from tests.trainer import loop_runs, lora_runs, proof_runs, rank_runs, spread_runs, step_runs
 
     parts = {
         # Ranks are forked, and must be before this process makes an Accelerator of its own.
@@ -49,6 +49,7 @@ def main(directory: str) -> None:
         "proofs": proof_runs.compute,
         "loop": loop_runs.compute,
         "lora": lora_runs.compute,
+        "spread": spread_runs.compute,
     }
     for name, compute in parts.items():
         torch.save(compute(), Path(directory, f"{name}.pt"))

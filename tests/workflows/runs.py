@@ -50,6 +50,10 @@ class Finished:
         return json.loads((self.directory / "summary.json").read_text())
 
     @property
+    def run_id(self) -> str:
+        return str(self.summary["mlflow_run_id"])
+
+    @property
     def weights(self) -> str:
         return str(self.summary["weights_digest"])
 

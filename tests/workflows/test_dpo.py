@@ -184,6 +184,27 @@ def test_a_denoiser_learns_to_prefer_and_stays_near_what_it_was(warm: Warm, tmp_
     assert points(warm, done, "val/loss")[20] < 0.5
 
 
+def test_two_ranks_train_on_pairs_as_one_process(
+    warm: Warm, whole: Finished, tmp_path: Path
+) -> None:
+    done = run(warm, tmp_path, trainer__num_processes=2)
+    for metric in ("train/loss", "train/num_chunks", "val/loss"):
+        expected = points(warm, whole, metric)
+        factor = 2 if metric == "train/num_chunks" else 1
+        assert points(warm, done, metric) == pytest.approx(
+            {step: factor * value for step, value in expected.items()}, rel=1e-3
+        )
+
+
+def test_two_ranks_train_a_denoiser_as_one_process(warm: Warm, tmp_path: Path) -> None:
+    few = {"entry": "dpo_diffusion", "dpo__max_steps": 2}
+    ranks = {"trainer__num_processes": 2, "trainer__strategy": "fsdp2"}
+    one = run(warm, tmp_path / "one", **few)
+    two = run(warm, tmp_path / "two", **few, **ranks)
+    assert points(warm, two, "val/loss") == pytest.approx(points(warm, one, "val/loss"), rel=1e-4)
+    assert one.summary["last_loss"] != one.summary["first_loss"]
+
+
 def test_a_recipe_of_the_other_workflow_is_refused(warm: Warm, tmp_path: Path) -> None:
     argv = command(warm, tmp_path, {"job.name": "other"}, "--recipe", "dpo_diffusion_toy")
     code, output = warm.run(argv, log=tmp_path / "log")

@@ -191,3 +191,31 @@ def column(table: pa.Table, name: str) -> list:
 
 def points(client: MlflowClient, run_id: str, metric: str) -> list[int]:
     return [point.step for point in client.get_metric_history(run_id, metric)]
+
+
+def test_a_run_on_two_ranks_is_that_of_one_process_and_leaves_no_process(
+    warm: Warm, first: Finished, tmp_path: Path
+) -> None:
+    ranks = {"trainer__num_processes": 2, "trainer__strategy": "fsdp2"}
+    done = warm.grpo(tmp_path, **ranks)
+    for metric in ("train/grad_norm", "train/loss", "train/num_tokens", "train/learning_rate"):
+        ours, theirs = (
+            [p.value for p in tracked(warm, run).get_metric_history(run.run_id, metric)]
+            for run in (done, first)
+        )
+        assert len(ours) == 3
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4), metric
+    assert ranks_below(warm.scratch) == []
+
+
+def ranks_below(scratch: Path) -> list[str]:
+    """The ranks that still run and keep their files under a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes()
+        except OSError:
+            continue  # it has ended meanwhile, or is another user's
+        if f"RANK_STORE={scratch}".encode() in variables:
+            found.append(process.name)
+    return found
