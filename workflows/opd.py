@@ -12,7 +12,7 @@ from tasks import close_run as closing
 from tasks.annotate import annotate
 from tasks.check_teachers import Teachers, check_teachers
 from tasks.data.arrow import Table, TableReference
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate_of
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
@@ -145,7 +145,7 @@ def opd_loop(
         pool=pool,
         held_out=held_out,
     )
-    final = evaluate(config=config, policy=policy, held_out=held_out)
+    final = evaluate_of(config)(config=config, policy=policy, held_out=held_out)
     final.with_overrides(requests=requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 

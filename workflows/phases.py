@@ -16,10 +16,10 @@ from images.roles import LIGHT
 from tasks.annotate import Annotated
 from tasks.checkpoint import checkpoint
 from tasks.data.arrow import Table, TableReference
-from tasks.evaluate import evaluate, evaluation_due
+from tasks.evaluate import evaluate_of, evaluation_due
 from tasks.handle import Policy, Run
 from tasks.merge_groups import merge_groups, num_missing_groups
-from tasks.rollout import RolledOut, rollout
+from tasks.rollout import RolledOut, rollout_of
 from tasks.score import Scored, score
 from tasks.select_prompts import select_prompts
 from tasks.track import deck_due, report, track
@@ -89,7 +89,7 @@ def sample_groups(
     prompts = select_prompts(
         config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
     ).with_overrides(requests=light)
-    rolled = rollout(
+    rolled = rollout_of(config)(
         config=config, step=step, policy=policy, prompts=prompts, refill=refill
     ).with_overrides(requests=gpu)
     scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
@@ -144,7 +144,7 @@ def conclude(
     config, light = at.config, requests(at.config.resources.light)
     evaluation = {}
     if evaluation_due(config, at.step):
-        evaluated = evaluate(config=config, policy=at.policy, held_out=held_out)
+        evaluated = evaluate_of(config)(config=config, policy=at.policy, held_out=held_out)
         evaluated.with_overrides(requests=requests(config.resources.rollout))
         evaluation, seconds = evaluated.metrics, {**seconds, "evaluate": [evaluated.seconds]}
     logged = track(

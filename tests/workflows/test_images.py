@@ -1,0 +1,109 @@
+"""The image of a node follows the engines of the run, in the graph that a cluster would get."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flytekit import FlyteContextManager, ImageSpec
+from flytekit.configuration import Image, ImageConfig, SerializationSettings
+from flytekit.core.context_manager import ExecutionState
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.structured import StructuredDataset
+
+from configs.resolve import resolve
+from images.roles import LIGHT, ROLLOUT, TRAIN, pinned
+from tasks.data.arrow import FILE_NAME, write_table
+from tasks.handle import Policy, Run
+from tests.data.tables import prompts
+from workflows.grpo import grpo_step, loop
+
+FLOWS = {"grpo_step": grpo_step, "loop": loop}
+SERVER = "rollout.engine=server rollout.server.url=http://here:1 rollout.batch_size=1024"
+IMAGES = {role.name: role for role in (LIGHT, ROLLOUT, TRAIN)}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """flytekit keeps the graph of a dynamic task's first expansion."""
+    yield
+    for flow in FLOWS.values():
+        flow._wf = None
+
+
+def run(root: Path) -> Run:
+    text = dict.fromkeys(("mlflow_run_id", "checkpoint", "identity", "lineage"), "")
+    numbers = dict.fromkeys(("opened_at", "elapsed_before_s", "setup_s"), 0.0)
+    return Run(directory=str(root), start_step=0, **text, **numbers)
+
+
+def policy(root: Path) -> Policy:
+    directory = FlyteDirectory(str(root), remote_directory=False)
+    text = dict.fromkeys(("digest", "state_digest", "identity"), "")
+    return Policy(version=0, step=0, weights=directory, trainer_state=directory, **text)
+
+
+def images(flow: PythonFunctionTask, **inputs: object) -> dict[str, str]:
+    """Return the image of every task that a dynamic workflow expands to, by the task's name."""
+    settings = SerializationSettings(
+        image_config=ImageConfig(default_image=Image("default", "local", "none")),
+        project="local",
+        domain="local",
+        version="v",
+    )
+    context = FlyteContextManager.current_context().with_serialization_settings(settings)
+    state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    with FlyteContextManager.with_context(context.with_execution_state(state)) as now:
+        spec = flow.compile_into_workflow(now, flow._task_function, **inputs)
+    return {template.id.name: template.container.image for template in spec.tasks}
+
+
+def expanded(name: str, root: Path, overrides: str) -> dict[str, str]:
+    write_table(root / FILE_NAME, prompts())
+    config, table = resolve("grpo_arithmetic", overrides), StructuredDataset(uri=str(root))
+    shared = {"config": config, "run": run(root), "pool": table, "held_out": table}
+    own = {
+        "grpo_step": {"step": 0, "policy": policy(root), "auxiliary": {}},
+        "loop": {"first": policy(root)},
+    }
+    return images(FLOWS[name], **shared, **own[name])
+
+
+def of(image: str) -> ImageSpec:
+    """Return the role that the address of an image is built from."""
+    return IMAGES[image.partition(":")[0]]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "suffix", "image"),
+    [
+        ("rollout.engine=transformers", "", TRAIN),
+        (SERVER, "", TRAIN),
+        ("rollout.engine=vllm", "vllm_", ROLLOUT),
+    ],
+)
+def test_rollout_and_evaluation_run_where_their_engine_is(
+    tmp_path: Path, overrides: str, suffix: str, image: ImageSpec
+) -> None:
+    step = expanded("grpo_step", tmp_path, overrides)
+    rollouts = {name: of(found) for name, found in step.items() if "rollout" in name}
+    assert rollouts == {f"tasks.rollout.{suffix}rollout": image}
+    evaluations = {name: of(found) for name, found in step.items() if "evaluate" in name}
+    assert evaluations == {f"tasks.evaluate.{suffix}evaluate": image}
+    assert of(step["tasks.train_chunks.train_chunks"]) == TRAIN
+    assert of(step["tasks.score.score"]) == LIGHT
+    last = expanded("loop", tmp_path, overrides)
+    assert of(last[f"tasks.evaluate.{suffix}evaluate"]) == image
+
+
+def test_an_image_has_one_version_of_a_package_and_only_the_engines_has_vllm() -> None:
+    for name, role in IMAGES.items():
+        packages = [requirement.split("==")[0] for requirement in role.packages]
+        assert len(packages) == len(set(packages))
+        assert ("vllm" in packages) == (name == ROLLOUT.name)
+        assert all("==" in requirement for requirement in role.packages)
+
+
+def test_a_package_without_a_pin_is_refused() -> None:
+    with pytest.raises(KeyError, match="no-such-package"):
+        pinned("no-such-package")
