@@ -16,7 +16,7 @@ from configs.distillation_preflight import (
 )
 from configs.evaluation import correct_parts
 from configs.model import EMBEDDED_CONTEXT
-from configs.reward import title
+from configs.reward import JUDGE, JUDGE_REQUEST_TIMEOUT_S, title
 from configs.rules import SHARED, SHARED_WARNINGS, Rule, broken, refuse
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
@@ -106,6 +106,15 @@ def _names_no_part(config: RunConfig) -> bool:
     are_known = not any(":" in provider for provider in providers)
     part = config.evaluation.correct_part
     return part != "" and are_known and part not in {title(name) for name in providers}
+
+
+def _judge_outlasts_its_seat(config: RunConfig) -> bool:
+    patience = config.reward.arguments.get("request_timeout_s", JUDGE_REQUEST_TIMEOUT_S)
+    return (
+        JUDGE in _providers(config)
+        and isinstance(patience, int | float)
+        and config.reward.timeout_s < patience
+    )
 
 
 CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
@@ -305,6 +314,13 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
             message="exact_match, format and length need no process of their own; remove it",
         )
         for name in ("timeout_s", "num_workers", "worker_memory_mib")
+    ),
+    Rule(
+        field="reward.timeout_s",
+        broken=_judge_outlasts_its_seat,
+        message=f"is less than the judge waits for one reply ({JUDGE_REQUEST_TIMEOUT_S:g} s, or "
+        "reward.arguments.request_timeout_s), so a slow reply would count as an error of ours; "
+        "raise it, best to cover every try",
     ),
     Rule(
         field="reward.overlong_buffer_tokens",

@@ -18,7 +18,7 @@ from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
 from tasks.prepare_prompts import prepare_prompts
 from tasks.resolve_config import resolve_config
-from tasks.teacher_score import scores_the_table, teacher_score
+from tasks.teacher_score import scores_the_table, teacher_score_of
 from tasks.train_chunks import train_chunks
 from workflows import phases
 from workflows.phases import Trained
@@ -61,7 +61,7 @@ def ask_teachers(at: phases.Stage, annotated: Table, auxiliary: dict[str, Policy
         return Signal(annotated, auxiliary, {})
     teachers = {role: p for role, p in auxiliary.items() if role.startswith(TEACHER)}
     others = {role: p for role, p in auxiliary.items() if role not in teachers}
-    scored = teacher_score(
+    scored = teacher_score_of(at.config)(
         config=at.config, step=at.step, annotated=annotated, teachers=teachers
     ).with_overrides(requests=requests(at.config.resources.teacher))
     return Signal(scored.table, others, {"teacher": [scored.seconds]})

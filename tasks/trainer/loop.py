@@ -20,7 +20,7 @@ from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
-from tasks.trainer.teacher_scores import rows_by_role
+from tasks.data.teaching import rows_by_role
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 Chunks = list[TrajectoryBatch]

@@ -12,15 +12,16 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.structured import StructuredDataset
 
 from configs.resolve import resolve
-from images.roles import LIGHT, ROLLOUT, TRAIN, pinned
+from images.roles import LIGHT, ROLLOUT, TEACHER, TRAIN, pinned
 from tasks.data.arrow import FILE_NAME, write_table
 from tasks.handle import Policy, Run
 from tests.data.tables import prompts
 from workflows.grpo import grpo_step, loop
+from workflows.opd import opd_step
 
-FLOWS = {"grpo_step": grpo_step, "loop": loop}
+FLOWS = {"grpo_step": grpo_step, "loop": loop, "opd_step": opd_step}
 SERVER = "rollout.engine=server rollout.server.url=http://here:1 rollout.batch_size=1024"
-IMAGES = {role.name: role for role in (LIGHT, ROLLOUT, TRAIN)}
+IMAGES = {role.name: role for role in (LIGHT, ROLLOUT, TEACHER, TRAIN)}
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +61,13 @@ def images(flow: PythonFunctionTask, **inputs: object) -> dict[str, str]:
 
 def expanded(name: str, root: Path, overrides: str) -> dict[str, str]:
     write_table(root / FILE_NAME, prompts())
-    config, table = resolve("grpo_arithmetic", overrides), StructuredDataset(uri=str(root))
+    recipe = "opd_arithmetic" if name == "opd_step" else "grpo_arithmetic"
+    config, table = resolve(recipe, overrides), StructuredDataset(uri=str(root))
     shared = {"config": config, "run": run(root), "pool": table, "held_out": table}
-    own = {
-        "grpo_step": {"step": 0, "policy": policy(root), "auxiliary": {}},
-        "loop": {"first": policy(root)},
-    }
-    return images(FLOWS[name], **shared, **own[name])
+    own = {"first": policy(root)}
+    if name != "loop":
+        own = {"step": 0, "policy": policy(root), "auxiliary": {"teacher": policy(root)}}
+    return images(FLOWS[name], **shared, **own)
 
 
 def of(image: str) -> ImageSpec:
@@ -94,6 +95,19 @@ def test_rollout_and_evaluation_run_where_their_engine_is(
     assert of(step["tasks.score.score"]) == LIGHT
     last = expanded("loop", tmp_path, overrides)
     assert of(last[f"tasks.evaluate.{suffix}evaluate"]) == image
+
+
+@pytest.mark.parametrize(
+    ("engine", "task", "image"),
+    [("transformers", "teacher_score", TEACHER), ("vllm", "vllm_teacher_score", ROLLOUT)],
+)
+def test_a_teacher_scores_where_its_engine_is(
+    tmp_path: Path, engine: str, task: str, image: ImageSpec
+) -> None:
+    step = expanded("opd_step", tmp_path, f"teacher.engine={engine}")
+    teachers = {name: of(found) for name, found in step.items() if "teacher" in name}
+    assert teachers == {f"tasks.teacher_score.{task}": image}
+    assert of(step["tasks.rollout.rollout"]) == TRAIN
 
 
 def test_an_image_has_one_version_of_a_package_and_only_the_engines_has_vllm() -> None:
