@@ -11,10 +11,11 @@ from inspect import signature
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
 
-from tasks.sampling.sampler import Completion, SamplingParams, group_uniforms
+from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, group_uniforms
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the batch once fewer than this share is still being written."""
@@ -57,6 +58,10 @@ class HfSampler:
                 for row, completions in zip(rows, written, strict=True):
                     results[row] += completions
         return results
+
+    def facts(self) -> EngineFacts:
+        """Return the version of transformers."""
+        return EngineFacts(engine="transformers", engine_version=transformers.__version__)
 
     def _decode(
         self, prompts: list[list[int]], uniforms_BT: Tensor, params: SamplingParams

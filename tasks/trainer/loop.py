@@ -14,13 +14,13 @@ from configs.run import RunConfig
 from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
+from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
-from tasks.data.teaching import rows_by_role
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 Chunks = list[TrajectoryBatch]
