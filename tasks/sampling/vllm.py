@@ -68,7 +68,7 @@ class VllmSampler:
         repeated = [prompt for prompt in prompts for _ in range(params.num_samples)]
         if not asked:
             return []
-        with engine_of(self.files, self._arguments()) as engine:
+        with engine_of(self.files, self.arguments()) as engine:
             completions = [_completion(*answer) for answer in engine.generate(repeated, asked)]
         return in_groups(completions, params.num_samples)
 
@@ -76,7 +76,8 @@ class VllmSampler:
         """Return the version of vLLM that is installed here."""
         return EngineFacts(engine="vllm", engine_version=version("vllm"))
 
-    def _arguments(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments of the engine, but for the model."""
         rollout = self.config.rollout
         return {
             **process_arguments(rollout.vllm, dtype=self.config.model.dtype),

@@ -60,7 +60,7 @@ def score(
     size = vocabulary_size(teacher)
     num_likeliest = min(config.rl.teacher_topk, size)
     sequences = [[*prompt, *_readable(response, size)] for prompt, response in pairs]
-    with engine_of(teacher, _arguments(config, teacher, num_likeliest)) as engine:
+    with engine_of(teacher, engine_arguments(config, teacher, num_likeliest)) as engine:
         engine.narrow(size)
         every = engine.score(sequences, num_likeliest=num_likeliest)
     return [
@@ -79,8 +79,14 @@ def _readable(tokens: list[int], vocabulary: int) -> list[int]:
     return [token if token < vocabulary else STAND_IN for token in tokens]
 
 
-def _arguments(config: RunConfig, teacher: PolicyFiles, num_likeliest: int) -> dict[str, object]:
-    """Return the engine's arguments; vLLM writes a token beyond those it is given."""
+def engine_arguments(
+    config: RunConfig, teacher: PolicyFiles, num_likeliest: int
+) -> dict[str, object]:
+    """Return the engine's arguments; vLLM writes a token beyond those it is given.
+
+    Raises:
+        ValueError: the teacher's context is too short.
+    """
     length = config.rollout.max_prompt_tokens + config.rollout.max_tokens + 1
     context = declared(teacher).context
     if context is not None and length > context:

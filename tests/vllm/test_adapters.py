@@ -49,7 +49,7 @@ def test_every_new_adapter_is_sampled_from_by_the_engine_that_already_runs(
         assert distances(peft, groups).max() < TOLERANCE
         assert distances(model(), groups).mean() > 100 * TOLERANCE
         held = sampler(files)
-        engines.add(resident.borrow(KIND, engine_key(files, held._arguments()), _refuse))
+        engines.add(resident.borrow(KIND, engine_key(files, held.arguments()), _refuse))
         texts.append(tokens(groups))
     assert len(engines) == 1
     assert texts[0] != texts[1] != texts[2]

@@ -76,7 +76,7 @@ OFF = {
 
 
 def key_of(sampler: VllmSampler) -> str:
-    return engine_key(sampler.files, sampler._arguments())
+    return engine_key(sampler.files, sampler.arguments())
 
 
 @pytest.fixture(scope="module")
