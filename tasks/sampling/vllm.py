@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +73,9 @@ class VllmSampler:
 
     def facts(self) -> EngineFacts:
         """Return the version of vLLM that is installed here."""
-        return EngineFacts(engine="vllm", engine_version=version("vllm"))
+        from vllm import __version__
+
+        return EngineFacts(engine="vllm", engine_version=__version__)
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of the engine, but for the model."""
