@@ -4,7 +4,6 @@ import time
 from typing import NamedTuple
 
 from flytekit import task
-from flytekit.core.python_function_task import PythonFunctionTask
 
 from configs.plan import AnyConfig
 from configs.run import RunConfig
@@ -30,11 +29,6 @@ def evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
 def vllm_evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
     """Measure held-out accuracy, where vLLM is installed."""
     return _evaluate(config, policy, held_out)
-
-
-def evaluate_of(config: RunConfig) -> PythonFunctionTask:
-    """Return the task whose image has the engine of a run."""
-    return vllm_evaluate if config.rollout.engine == "vllm" else evaluate
 
 
 def _evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:

@@ -4,7 +4,6 @@ import time
 from typing import NamedTuple
 
 from flytekit import task
-from flytekit.core.python_function_task import PythonFunctionTask
 
 from configs.run import RunConfig
 from images.roles import ROLLOUT, TRAIN
@@ -31,11 +30,6 @@ def vllm_rollout(
 ) -> RolledOut:
     """Sample a group of responses for every prompt, where vLLM is installed."""
     return _rollout(config, step, policy, prompts, refill)
-
-
-def rollout_of(config: RunConfig) -> PythonFunctionTask:
-    """Return the task whose image has the engine of a run."""
-    return vllm_rollout if config.rollout.engine == "vllm" else rollout
 
 
 def _rollout(

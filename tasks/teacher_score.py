@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flytekit import task
-from flytekit.core.python_function_task import PythonFunctionTask
 
 from configs.run import RunConfig
 from images.roles import ROLLOUT, TEACHER
@@ -34,11 +33,6 @@ def vllm_teacher_score(
 ) -> TeacherScored:
     """Add the teacher's log-probabilities of every response token, where vLLM is installed."""
     return _teacher_score(config, step, annotated, teachers)
-
-
-def teacher_score_of(config: RunConfig) -> PythonFunctionTask:
-    """Return the task whose image has the teacher's engine."""
-    return vllm_teacher_score if config.teacher.engine == "vllm" else teacher_score
 
 
 def scores_the_table(config: RunConfig) -> bool:
