@@ -19,6 +19,7 @@ from tasks.sampling import vllm_teacher
 from tasks.sampling.vllm import KIND
 from tasks.trainer import teacher_scores
 from tests.data.tables import build
+from tests.policy.builders import run_config
 from tests.trainer.builders import reference
 from tests.vllm.builders import MAX_PROMPT, MAX_TOKENS, TOLERANCE, model, settings, written
 
@@ -26,6 +27,7 @@ PROMPTS = [[4, 5, 6], [7], [3] * MAX_PROMPT, [4, 5, 6, 13], [2, 2], [1, 9]]
 RESPONSES = [[5, 6, 7], [8], list(range(3, 3 + MAX_TOKENS)), [], [9, 10, 1], [12]]
 SIZE = len(VOCABULARY)
 PADDED = SIZE + 12
+NOTHING: dict[str, int] = {}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,14 @@ def scored(
     topk: int = 0,
     responses: list[list[int]] = RESPONSES,
     sources: list[str] | None = None,
+    trainer: dict[str, int] = NOTHING,
 ) -> pa.Table:
-    root = teachers["teacher"].weights.parent
-    config = settings(root).model_copy(
-        update={"rl": settings(root).rl.model_copy(update={"teacher_topk": topk})}
+    rollout = {"max_prompt_tokens": MAX_PROMPT, "max_tokens": MAX_TOKENS}
+    config = run_config(
+        teachers["teacher"].weights.parent,
+        rollout=rollout,
+        rl={"teacher_topk": topk},
+        trainer=trainer,
     )
     table = annotated(responses, sources or ["arithmetic"] * len(responses))
     result = add(table, config, teachers)
@@ -100,8 +106,13 @@ def assert_alike(found: pa.Table, expected: pa.Table, names: tuple[str, ...]) ->
         np.testing.assert_allclose(flat(found, name), flat(expected, name), rtol=0, atol=TOLERANCE)
 
 
-def test_token_t_is_scored_given_all_before_it(teacher: PolicyFiles) -> None:
-    table = scored(vllm_teacher.add_teacher_scores, {"teacher": teacher})
+@pytest.mark.parametrize("max_tokens_per_chunk", [8, 4096])
+def test_token_t_is_scored_given_all_before_it(
+    teacher: PolicyFiles, max_tokens_per_chunk: int
+) -> None:
+    """Also where a prompt is taken in parts."""
+    chunk = {"max_tokens_per_chunk": max_tokens_per_chunk}
+    table = scored(vllm_teacher.add_teacher_scores, {"teacher": teacher}, trainer=chunk)
     for prompt, response, found in zip(
         PROMPTS, RESPONSES, table["teacher_logprobs"].to_pylist(), strict=True
     ):

@@ -1,9 +1,13 @@
 """The image of a node follows the engines of the run, in the graph that a cluster would get."""
 
+import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flyteidl.admin import task_pb2
 from flytekit import FlyteContextManager, ImageSpec
 from flytekit.configuration import Image, ImageConfig, SerializationSettings
 from flytekit.core.context_manager import ExecutionState
@@ -16,6 +20,7 @@ from images.roles import LIGHT, ROLLOUT, TEACHER, TRAIN, pinned
 from tasks.data.arrow import FILE_NAME, write_table
 from tasks.handle import Policy, Run
 from tests.data.tables import prompts
+from tests.workflows.runs import ROOT
 from workflows.grpo import grpo_step, loop
 from workflows.opd import opd_step
 
@@ -108,6 +113,32 @@ def test_a_teacher_scores_where_its_engine_is(
     teachers = {name: of(found) for name, found in step.items() if "teacher" in name}
     assert teachers == {f"tasks.teacher_score.{task}": image}
     assert of(step["tasks.rollout.rollout"]) == TRAIN
+
+
+def packaged(root: Path) -> dict[str, str]:
+    """Package all workflows, with neither cluster nor Docker; return every task's image."""
+    argv = [Path(sys.executable).with_name("pyflyte"), "--pkgs", "workflows", "package"]
+    argv += ["--image", "local/none:v", "--source", ".", "--output", root / "package.tgz"]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    found = {}
+    with tarfile.open(root / "package.tgz") as package:
+        for member in package:
+            if member.name.endswith("_1.pb"):  # a task; workflows and launch plans end otherwise
+                spec = task_pb2.TaskSpec.FromString(package.extractfile(member).read())
+                found[spec.template.id.name] = spec.template.container.image
+    return found
+
+
+def test_a_package_holds_every_task_under_its_image(tmp_path: Path) -> None:
+    found = {name: of(image) for name, image in packaged(tmp_path).items()}
+    assert {name for name, role in found.items() if role == ROLLOUT} == {
+        "tasks.rollout.vllm_rollout",
+        "tasks.evaluate.vllm_evaluate",
+        "tasks.teacher_score.vllm_teacher_score",
+    }
+    assert found["tasks.rollout.rollout"] == found["tasks.train_chunks.train_chunks"] == TRAIN
+    assert found["tasks.teacher_score.teacher_score"] == TEACHER
+    assert found["workflows.grpo.grpo_step"] == found["tasks.score.score"] == LIGHT
 
 
 def test_an_image_has_one_version_of_a_package_and_only_the_engines_has_vllm() -> None:
