@@ -134,10 +134,12 @@ def test_a_package_holds_every_task_under_its_image(tmp_path: Path) -> None:
     assert {name for name, role in found.items() if role == ROLLOUT} == {
         "tasks.rollout.vllm_rollout",
         "tasks.evaluate.vllm_evaluate",
+        "tasks.sample_held_out.vllm_sample_held_out",
         "tasks.teacher_score.vllm_teacher_score",
     }
     assert found["tasks.rollout.rollout"] == found["tasks.train_chunks.train_chunks"] == TRAIN
     assert found["tasks.teacher_score.teacher_score"] == TEACHER
+    assert found["tasks.sample_held_out.sample_held_out"] == TRAIN
     assert found["workflows.grpo.grpo_step"] == found["tasks.score.score"] == LIGHT
 
 
