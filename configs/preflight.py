@@ -343,12 +343,6 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         message="is never read while reward.overlong_buffer_tokens=0; remove it",
     ),
     Rule(
-        field="rollout.engine",
-        broken=lambda c: c.model.lora.rank > 0 and c.rollout.engine != "transformers",
-        message="the engine would have to serve an adapter, and opens whole models only; use "
-        "transformers, or set model.lora.rank=0",
-    ),
-    Rule(
         field="rollout.vllm",
         broken=lambda c: c.rollout.engine != "vllm" and bool(c.rollout.vllm.changed()),
         message="is read by rollout.engine=vllm only; remove its settings",

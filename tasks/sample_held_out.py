@@ -18,10 +18,7 @@ from tasks.policy.digests import file_digest
 HERE = Path(__file__).parent
 CODE = (
     *sorted((HERE / "sampling").glob("*.py")),
-    *(
-        HERE / "policy" / name
-        for name in ("adapters.py", "declared.py", "directory.py", "tokenizing.py")
-    ),
+    *(HERE / "policy" / name for name in ("declared.py", "directory.py", "tokenizing.py")),
     HERE.parent / "images" / "roles.py",
     CONSTRAINTS,
     VLLM_CONSTRAINTS,

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.policy.adapters import adapter_of
 from tasks.policy.declared import Declared
+from tasks.policy.directory import base_of, has_adapter
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.http import Json, ServerError
 
@@ -29,7 +29,7 @@ ADAPTER_REMEDY = (
 
 def model_name(files: PolicyFiles) -> dict[str, object]:
     """Return what a request for a policy says of the model: nothing but for adapters."""
-    return {} if adapter_of(files.weights) is None else {"model": files.digest}
+    return {"model": files.digest} if has_adapter(files.weights) else {}
 
 
 def follow(server: Json, files: PolicyFiles, declared: Declared) -> None:
@@ -38,9 +38,8 @@ def follow(server: Json, files: PolicyFiles, declared: Declared) -> None:
     Raises:
         ServerError: it cannot, or it reports other log-probabilities than those sampled from.
     """
-    adapter = adapter_of(files.weights)
-    if adapter is not None:
-        _follow_adapters(server, files, adapter.base)
+    if has_adapter(files.weights):
+        _follow_adapters(server, files, str(base_of(files.weights)))
     elif _version(server) != files.digest:
         _follow_weights(server, files, declared)
 
@@ -51,7 +50,7 @@ def require_version(server: Json, files: PolicyFiles) -> None:
     Raises:
         ServerError: it was.
     """
-    expected = files.digest if adapter_of(files.weights) is None else UNTOUCHED
+    expected = UNTOUCHED if has_adapter(files.weights) else files.digest
     found = _version(server)
     if found != expected:
         raise server.error(

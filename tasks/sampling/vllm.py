@@ -18,8 +18,8 @@ import numpy as np
 from configs.rollout import VllmEngine
 from configs.run import RunConfig
 from tasks.policy import resident
-from tasks.policy.adapters import adapter_of, base_of
 from tasks.policy.digests import file_digest
+from tasks.policy.directory import adapter_rank, base_of, has_adapter
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.requests import in_groups, requests, require_tokens
 from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams
@@ -132,27 +132,23 @@ def adapter_arguments(weights: Path) -> dict[str, object]:
     Raises:
         ValueError: their rank is one that vLLM cannot hold.
     """
-    adapter = adapter_of(weights)
-    if adapter is None:
+    if not has_adapter(weights):
         return {}
-    if adapter.rank > RANKS[-1]:
+    rank = adapter_rank(weights)
+    if rank > RANKS[-1]:
         raise ValueError(
-            f"{weights}: adapters of rank {adapter.rank}, and vLLM holds {RANKS[-1]} at most; "
+            f"{weights}: adapters of rank {rank}, and vLLM holds {RANKS[-1]} at most; "
             "lower model.lora.rank, or set rollout.engine=transformers"
         )
-    bound = next(rank for rank in RANKS if rank >= adapter.rank)
+    bound = next(bound for bound in RANKS if bound >= rank)
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": bound}
 
 
 def engine_key(files: PolicyFiles, arguments: dict[str, object]) -> str:
     """Return a digest of what an engine cannot change once it has started."""
     base = base_of(files.weights)
-    config = Path(base) / "config.json"
-    fixed = [
-        arguments,
-        base if adapter_of(files.weights) else "",
-        file_digest(config) if config.is_file() else "",
-    ]
+    frozen = str(base) if has_adapter(files.weights) else ""
+    fixed = [arguments, frozen, file_digest(base / "config.json")]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 

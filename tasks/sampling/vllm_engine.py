@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tasks.policy.adapters import adapter_of, base_of
+from tasks.policy.directory import base_of, has_adapter
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.vllm_model import narrow_head, pack_heads, require_cpu_version
 from tasks.sampling.vllm_process import close_others, remember, set_environment
@@ -69,9 +69,9 @@ class Engine:
             )
         unread = "gpu_memory_utilization" if self._on_cpu else "kv_cache_memory_bytes"
         kept = {name: value for name, value in arguments.items() if name != unread}
-        self._llm = LLM(model=base_of(files.weights), **NEUTRAL, **kept)
+        self._llm = LLM(model=str(base_of(files.weights)), **NEUTRAL, **kept)
         remember(self._llm.llm_engine.engine_core)
-        self._digest = files.digest if adapter_of(files.weights) is None else ""
+        self._digest = "" if has_adapter(files.weights) else files.digest
         self._adapter: LoRARequest | None = None
         self._before_sleep: list[Answer] | None = None
 
@@ -88,10 +88,10 @@ class Engine:
         self._wake()
         if self._digest == files.digest:
             return
-        if adapter_of(files.weights) is None:
-            self._reload(files.weights)
-        else:
+        if has_adapter(files.weights):
             self._adapt(files)
+        else:
+            self._reload(files.weights)
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(
                 "vLLM could not clear the prefix cache after a change of weights: requests still "

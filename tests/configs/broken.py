@@ -109,7 +109,6 @@ BROKEN = [
         "alone",
         "model.lora.rank=4 model.lora.target_modules=[all-linear,q_proj]",
     ),
-    ("rollout.engine", "whole models", "model.lora.rank=4 rollout.engine=vllm"),
     ("data.source", "reads digits only", "data.source=file data.path=x"),
     (
         "data.num_held_out",

@@ -19,13 +19,16 @@ import numpy as np
 import pytest
 
 from configs.rollout import VllmServer
-from tasks.policy.adapters import CONFIG_FILE
 from tasks.policy.declared import Declared
+from tasks.policy.directory import ADAPTER_CONFIG
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.http import ServerError
 from tasks.sampling.sampler import Completion, EngineFacts
 from tasks.sampling.server import ServerSampler
 from tests.sampling.builders import params
+
+BASE = str(Path(__file__).parent)
+"""Any directory: what adapters change, and the server serves."""
 
 FILES = PolicyFiles(
     version=1, digest="new", state_digest="", weights=Path("/w"), trainer_state=Path("/t")
@@ -39,7 +42,7 @@ class Server:
     def __init__(self, mode: str = "processed_logprobs", device: str = "cuda") -> None:
         self.version = "old"
         self.asked: list[tuple[str, dict]] = []
-        model = {"logprobs_mode": mode, "model": "/base"}
+        model = {"logprobs_mode": mode, "model": BASE}
         config = {"model_config": model, "device_config": {"device": device}}
         self.info = {"vllm_config": config}
         self.changes: dict[str, Callable[[], tuple[int, dict | None]]] = {}
@@ -264,8 +267,8 @@ def test_the_version_of_the_server_is_told() -> None:
 
 
 def adapters(root: Path, digest: str = "new") -> PolicyFiles:
-    declared = {"base_model_name_or_path": "/base", "r": 4}
-    (root / CONFIG_FILE).write_text(json.dumps(declared))
+    declared = {"base_model_name_or_path": BASE, "revision": None, "r": 4}
+    (root / ADAPTER_CONFIG).write_text(json.dumps(declared))
     return replace(FILES, weights=root, digest=digest)
 
 
@@ -322,7 +325,7 @@ def test_adapters_of_another_model_than_is_served_are_refused(tmp_path: Path) ->
     server = untouched()
     server.info["vllm_config"]["model_config"]["model"] = "/another"
     told = refusal(server, files=adapters(tmp_path))
-    assert "it serves /another, and the adapters change /base" in told
+    assert f"it serves /another, and the adapters change {BASE}" in told
     assert server.adapters == []
 
 

@@ -1,12 +1,13 @@
 """What the configuration says reaches the arguments of the engine; vLLM need not be installed."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from configs.rollout import VllmEngine
-from tasks.policy.adapters import CONFIG_FILE, adapter_of
+from tasks.policy.directory import ADAPTER_CONFIG, adapter_rank, has_adapter
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.vllm import VllmSampler, adapter_arguments, engine_key, process_arguments
 from tasks.sampling.vllm_teacher import engine_arguments
@@ -76,7 +77,7 @@ def test_a_teacher_has_an_engine_of_its_own_settings(tmp_path: Path) -> None:
 
 def adapters(root: Path, **declared: object) -> Path:
     root.mkdir(exist_ok=True)
-    (root / CONFIG_FILE).write_text(json.dumps({"base_model_name_or_path": "/base", **declared}))
+    (root / ADAPTER_CONFIG).write_text(json.dumps({"revision": None, **declared}))
     return root
 
 
@@ -90,19 +91,20 @@ def test_the_bound_of_adapters_is_the_next_that_vllm_has(
 
 def test_whole_weights_ask_for_no_adapters(tmp_path: Path) -> None:
     assert adapter_arguments(tmp_path) == {}
-    assert adapter_of(tmp_path) is None
+    assert not has_adapter(tmp_path)
 
 
 def test_the_largest_of_several_ranks_counts(tmp_path: Path) -> None:
-    found = adapter_of(adapters(tmp_path, r=4, rank_pattern={"q_proj": 12, "v_proj": 2}))
-    assert (found.base, found.rank) == ("/base", 12)
+    found = adapter_rank(adapters(tmp_path, r=4, rank_pattern={"q_proj": 12, "v_proj": 2}))
+    assert found == 12
 
 
 def test_adapters_of_two_models_need_two_engines(tmp_path: Path) -> None:
     files = open_policy(run_config(tmp_path))
     keys = set()
-    for base in ("/base", "/other"):
-        weights = adapters(tmp_path / "adapters", r=4, base_model_name_or_path=base)
+    for name in ("base", "other"):
+        base = shutil.copytree(files.weights, tmp_path / name)
+        weights = adapters(tmp_path / "adapters", r=4, base_model_name_or_path=str(base))
         changed = PolicyFiles(**{**vars(files), "weights": weights})
         keys.add(engine_key(changed, sampler(tmp_path, changed).arguments()))
     assert len(keys) == 2
