@@ -6,6 +6,7 @@ from pydantic import Field
 
 from configs.base import Section
 from configs.model import EmbeddedModel, Model
+from configs.rollout import VllmEngine
 
 DistillationMode = Literal["advantage", "direct"]
 Divergence = Literal["reverse_kl", "forward_kl", "jsd"]
@@ -74,8 +75,14 @@ class Teacher(Section):
     by_source: dict[str, str] = {}
     """Directory or hub name of the teacher of a prompt source; other sources use the one above."""
 
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What scores the table; `vllm` needs the temperature 1, and for `direct` a `teacher_topk`."""
+
     embedded: EmbeddedTeacher = EmbeddedTeacher()
     """Size and training of the `embedded` teacher."""
+
+    vllm: VllmEngine = VllmEngine()
+    """Memory and parallelism of `engine=vllm`."""
 
     def models(self) -> dict[str, Model]:
         """Return the model of every teacher by role, `role_of` of a prompt source.

@@ -159,6 +159,28 @@ DISTILLATION_CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         message="is never read while teacher.source=none; remove it",
     ),
     Rule(
+        field="teacher.engine",
+        broken=lambda c: not has_teacher(c) and "engine" in c.teacher.changed(),
+        message="is never read while teacher.source=none; remove it",
+    ),
+    Rule(
+        field="teacher.engine",
+        broken=lambda c: is_direct(c) and c.teacher.engine == "vllm" and c.rl.teacher_topk == 0,
+        message="is never read where the divergence is over all tokens, since the trainer then "
+        "holds the teacher; set rl.teacher_topk, or teacher.engine=transformers",
+    ),
+    Rule(
+        field="rl.temperature",
+        broken=lambda c: c.teacher.engine == "vllm" and c.rl.temperature != 1,
+        message="vLLM tells the log-probabilities of given tokens at temperature 1 only; set "
+        "rl.temperature and rollout.temperature to 1, or teacher.engine=transformers",
+    ),
+    Rule(
+        field="teacher.vllm",
+        broken=lambda c: c.teacher.engine != "vllm" and bool(c.teacher.vllm.changed()),
+        message="is read with teacher.engine=vllm only; remove its settings",
+    ),
+    Rule(
         field="teacher.by_source",
         broken=lambda c: not has_teacher(c) and bool(c.teacher.by_source),
         message="is never read while teacher.source=none; set the teacher of all other sources",

@@ -16,7 +16,7 @@ from configs.distillation_preflight import (
 )
 from configs.evaluation import correct_parts
 from configs.model import EMBEDDED_CONTEXT
-from configs.reward import title
+from configs.reward import JUDGE, JUDGE_REQUEST_TIMEOUT_S, title
 from configs.rules import SHARED, SHARED_WARNINGS, Rule, broken, refuse
 from configs.run import RunConfig
 from configs.surrogates import SURROGATES
@@ -106,6 +106,15 @@ def _names_no_part(config: RunConfig) -> bool:
     are_known = not any(":" in provider for provider in providers)
     part = config.evaluation.correct_part
     return part != "" and are_known and part not in {title(name) for name in providers}
+
+
+def _judge_outlasts_its_seat(config: RunConfig) -> bool:
+    patience = config.reward.arguments.get("request_timeout_s", JUDGE_REQUEST_TIMEOUT_S)
+    return (
+        JUDGE in _providers(config)
+        and isinstance(patience, int | float)
+        and config.reward.timeout_s < patience
+    )
 
 
 CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
@@ -313,6 +322,13 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         for name in ("timeout_s", "num_workers", "worker_memory_mib")
     ),
     Rule(
+        field="reward.timeout_s",
+        broken=_judge_outlasts_its_seat,
+        message=f"is less than the judge waits for one reply ({JUDGE_REQUEST_TIMEOUT_S:g} s, or "
+        "reward.arguments.request_timeout_s), so a slow reply would count as an error of ours; "
+        "raise it, best to cover every try",
+    ),
+    Rule(
         field="reward.overlong_buffer_tokens",
         broken=lambda c: (
             c.reward.overlong_buffer_tokens > 0 and c.rl.advantage in ("maxrl", "pass_at_k")
@@ -331,12 +347,6 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
             c.reward.overlong_buffer_tokens == 0 and "overlong_penalty" in c.reward.changed()
         ),
         message="is never read while reward.overlong_buffer_tokens=0; remove it",
-    ),
-    Rule(
-        field="rollout.engine",
-        broken=lambda c: c.model.lora.rank > 0 and c.rollout.engine != "transformers",
-        message="the engine would have to serve an adapter, and opens whole models only; use "
-        "transformers, or set model.lora.rank=0",
     ),
     Rule(
         field="rollout.vllm",

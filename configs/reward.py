@@ -4,6 +4,12 @@ from pydantic import Field
 
 from configs.base import Section
 
+JUDGE = "tasks.rewards.judge:judge"
+"""The provider that asks a language model."""
+
+JUDGE_REQUEST_TIMEOUT_S = 30.0
+"""Seconds that it waits for one reply, unless `reward.arguments.request_timeout_s` says."""
+
 
 class Reward(Section):
     """The reward function and what is done about failures."""

@@ -8,10 +8,10 @@ from configs.base import Section
 
 
 class VllmEngine(Section):
-    """The vLLM engine inside the rollout process: read with `rollout.engine=vllm` only."""
+    """A vLLM engine inside the process of the task: read with `engine=vllm` only."""
 
     dtype: Literal["model", "float32", "bfloat16"] = "model"
-    """Type that it computes in; `model`: that of `model.dtype`."""
+    """Type that it computes in; `model`: that of `model.dtype`, of a teacher `teacher.dtype`."""
 
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs over which every layer is split."""

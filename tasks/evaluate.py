@@ -1,4 +1,4 @@
-"""Flyte task: accuracy on held-out prompts."""
+"""Flyte tasks: accuracy on held-out prompts, in the image that has the engine."""
 
 import time
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from flytekit import task
 
 from configs.plan import AnyConfig
 from configs.run import RunConfig
-from images.roles import TRAIN
+from images.roles import ROLLOUT, TRAIN
 from tasks.data.arrow import Table
 from tasks.handle import Policy
 
@@ -22,6 +22,16 @@ class Evaluated(NamedTuple):
 @task(container_image=TRAIN)
 def evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
     """Measure held-out accuracy; no training state and no random number of training is touched."""
+    return _evaluate(config, policy, held_out)
+
+
+@task(container_image=ROLLOUT)
+def vllm_evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
+    """Measure held-out accuracy, where vLLM is installed."""
+    return _evaluate(config, policy, held_out)
+
+
+def _evaluate(config: RunConfig, policy: Policy, held_out: Table) -> Evaluated:
     started = time.perf_counter()
     from tasks.evaluation.held_out import evaluate as measure
 

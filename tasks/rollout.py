@@ -1,4 +1,4 @@
-"""Flyte task: sample responses."""
+"""Flyte tasks: sample responses, in the image that has the engine."""
 
 import time
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from flytekit import task
 
 from configs.run import RunConfig
-from images.roles import TRAIN
+from images.roles import ROLLOUT, TRAIN
 from tasks.data.arrow import Table
 from tasks.handle import Policy
 
@@ -21,6 +21,20 @@ class RolledOut(NamedTuple):
 @task(container_image=TRAIN)
 def rollout(config: RunConfig, step: int, policy: Policy, prompts: Table, refill: int) -> RolledOut:
     """Sample a group of responses for every prompt."""
+    return _rollout(config, step, policy, prompts, refill)
+
+
+@task(container_image=ROLLOUT)
+def vllm_rollout(
+    config: RunConfig, step: int, policy: Policy, prompts: Table, refill: int
+) -> RolledOut:
+    """Sample a group of responses for every prompt, where vLLM is installed."""
+    return _rollout(config, step, policy, prompts, refill)
+
+
+def _rollout(
+    config: RunConfig, step: int, policy: Policy, prompts: Table, refill: int
+) -> RolledOut:
     started = time.perf_counter()
     from tasks.data.schemas import PROMPTS, require
     from tasks.sampling.rollout import rollout as sample

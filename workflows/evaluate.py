@@ -11,8 +11,9 @@ from tasks.open_checkpoint import open_checkpoint
 from tasks.prepare_prompts import prepare_prompts
 from tasks.report_evaluation import report_evaluation
 from tasks.resolve_config import resolve_config
-from tasks.sample_held_out import sample_held_out
+from tasks.sample_held_out import sample_held_out, vllm_sample_held_out
 from tasks.score_held_out import score_held_out
+from workflows.engines import by_engine
 
 
 @dynamic(container_image=LIGHT)
@@ -21,7 +22,8 @@ def answer_and_judge(
 ) -> str:
     """Sample responses to held-out prompts, judge them, and keep what they come to."""
     light = requests(config.resources.light)
-    rollouts = sample_held_out(
+    sample = by_engine(config.rollout.engine, vllm=vllm_sample_held_out, other=sample_held_out)
+    rollouts = sample(
         model=config.model,
         rollout=config.rollout,
         evaluation=config.evaluation,

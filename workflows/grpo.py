@@ -8,7 +8,7 @@ from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.annotate import annotate
 from tasks.data.arrow import TableReference
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, vllm_evaluate
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
@@ -16,6 +16,7 @@ from tasks.prepare_prompts import prepare_prompts
 from tasks.resolve_config import resolve_config
 from tasks.train_chunks import train_chunks
 from workflows import phases
+from workflows.engines import by_engine
 from workflows.phases import Trained
 
 
@@ -90,7 +91,8 @@ def loop(
         pool=pool,
         held_out=held_out,
     )
-    final = evaluate(config=config, policy=policy, held_out=held_out)
+    measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
+    final = measure(config=config, policy=policy, held_out=held_out)
     final.with_overrides(requests=requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 

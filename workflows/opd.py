@@ -12,15 +12,16 @@ from tasks import close_run as closing
 from tasks.annotate import annotate
 from tasks.check_teachers import Teachers, check_teachers
 from tasks.data.arrow import Table, TableReference
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, vllm_evaluate
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
 from tasks.open_run import open_run
 from tasks.prepare_prompts import prepare_prompts
 from tasks.resolve_config import resolve_config
-from tasks.teacher_score import scores_the_table, teacher_score
+from tasks.teacher_score import scores_the_table, teacher_score, vllm_teacher_score
 from tasks.train_chunks import train_chunks
 from workflows import phases
+from workflows.engines import by_engine
 from workflows.phases import Trained
 
 
@@ -61,7 +62,8 @@ def ask_teachers(at: phases.Stage, annotated: Table, auxiliary: dict[str, Policy
         return Signal(annotated, auxiliary, {})
     teachers = {role: p for role, p in auxiliary.items() if role.startswith(TEACHER)}
     others = {role: p for role, p in auxiliary.items() if role not in teachers}
-    scored = teacher_score(
+    ask = by_engine(at.config.teacher.engine, vllm=vllm_teacher_score, other=teacher_score)
+    scored = ask(
         config=at.config, step=at.step, annotated=annotated, teachers=teachers
     ).with_overrides(requests=requests(at.config.resources.teacher))
     return Signal(scored.table, others, {"teacher": [scored.seconds]})
@@ -145,7 +147,8 @@ def opd_loop(
         pool=pool,
         held_out=held_out,
     )
-    final = evaluate(config=config, policy=policy, held_out=held_out)
+    measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
+    final = measure(config=config, policy=policy, held_out=held_out)
     final.with_overrides(requests=requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 

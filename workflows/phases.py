@@ -16,14 +16,15 @@ from images.roles import LIGHT
 from tasks.annotate import Annotated
 from tasks.checkpoint import checkpoint
 from tasks.data.arrow import Table, TableReference
-from tasks.evaluate import evaluate, evaluation_due
+from tasks.evaluate import evaluate, evaluation_due, vllm_evaluate
 from tasks.handle import Policy, Run
 from tasks.merge_groups import merge_groups, num_missing_groups
-from tasks.rollout import RolledOut, rollout
+from tasks.rollout import RolledOut, rollout, vllm_rollout
 from tasks.score import Scored, score
 from tasks.select_prompts import select_prompts
 from tasks.track import deck_due, report, track
 from tasks.train_chunks import TrainedChunks
+from workflows.engines import by_engine
 
 SEGMENT_STEPS = 50
 """Steps per segment, and segments per run: both graphs stay under the usual limit of 100 nodes."""
@@ -89,7 +90,7 @@ def sample_groups(
     prompts = select_prompts(
         config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
     ).with_overrides(requests=light)
-    rolled = rollout(
+    rolled = by_engine(config.rollout.engine, vllm=vllm_rollout, other=rollout)(
         config=config, step=step, policy=policy, prompts=prompts, refill=refill
     ).with_overrides(requests=gpu)
     scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
@@ -144,7 +145,8 @@ def conclude(
     config, light = at.config, requests(at.config.resources.light)
     evaluation = {}
     if evaluation_due(config, at.step):
-        evaluated = evaluate(config=config, policy=at.policy, held_out=held_out)
+        measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
+        evaluated = measure(config=config, policy=at.policy, held_out=held_out)
         evaluated.with_overrides(requests=requests(config.resources.rollout))
         evaluation, seconds = evaluated.metrics, {**seconds, "evaluate": [evaluated.seconds]}
     logged = track(

@@ -102,6 +102,12 @@ def base_of(directory: Path) -> Path:
     return fetch(declared["base_model_name_or_path"], declared["revision"] or "")
 
 
+def adapter_rank(directory: Path) -> int:
+    """Return the largest rank among the layers of an adapter."""
+    declared = json.loads((directory / ADAPTER_CONFIG).read_text())
+    return max([declared["r"], *declared.get("rank_pattern", {}).values()])
+
+
 def weights_digest(directory: Path) -> str:
     """Return the SHA-256 over the weight files of a directory, by name and content.
 

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from configs.reward import JUDGE_REQUEST_TIMEOUT_S
 from tasks.rewards.reward import Score
 
 INSTRUCTION = (
@@ -38,7 +39,7 @@ def judge(
     url: str = "",
     model: str = "",
     instruction: str = INSTRUCTION,
-    request_timeout_s: float = 30.0,
+    request_timeout_s: float = JUDGE_REQUEST_TIMEOUT_S,
     num_retries: int = 2,
 ) -> Score:
     """Return the judge's mark over 10.
@@ -51,7 +52,7 @@ def judge(
         model: its name there; default `JUDGE_MODEL`.
         instruction: the system message; it must ask for a line `Score: N`.
         request_timeout_s: limit of one request; `reward.timeout_s` bounds them all together and
-            must be raised accordingly.
+            may not be less.
         num_retries: further requests after one that failed for a reason that may pass.
 
     Raises:

@@ -7,16 +7,22 @@ Dimensions: `P` prompts, `G` samples per prompt, `B = P * G` rows, `S` prompt po
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
 
-from tasks.sampling.sampler import Completion, SamplingParams, group_uniforms
+from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, group_uniforms
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the batch once fewer than this share is still being written."""
+
+RENAMED = "cache" in signature(LlamaForCausalLM.forward).parameters
+CACHE = "cache" if RENAMED else "past_key_values"
+"""What models call their key-value cache: vLLM keeps a transformers that has the older name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,10 @@ class HfSampler:
                     results[row] += completions
         return results
 
+    def facts(self) -> EngineFacts:
+        """Return the version of transformers."""
+        return EngineFacts(engine="transformers", engine_version=transformers.__version__)
+
     def _decode(
         self, prompts: list[list[int]], uniforms_BT: Tensor, params: SamplingParams
     ) -> list[list[Completion]]:
@@ -87,9 +97,9 @@ class HfSampler:
             input_ids=input_ids,
             attention_mask=mask,
             position_ids=positions,
-            cache=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{CACHE: cache},
         )
         return output.logits[:, -1].float()
 

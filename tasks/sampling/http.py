@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
@@ -15,6 +16,14 @@ EXCERPT = 500
 
 class ServerError(RuntimeError):
     """A sampling server is down, slow, or refuses what it is asked."""
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    return json.loads(content) if content else {}
+
+
+def _nothing(content: bytes) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +54,26 @@ class Json:
         """
         return self._ask(path, json.dumps(body or {}).encode())
 
+    def tell(self, path: str, body: dict[str, object]) -> None:
+        """Post something whose answer, unless it is a refusal, is a sentence for people.
+
+        Raises:
+            ServerError: as `post`.
+        """
+        self._ask(path, json.dumps(body).encode(), read=_nothing)
+
     def error(self, problem: str, *, remedy: str = "") -> ServerError:
         """Return an error about this server, with a remedy of its own or the general one."""
         return ServerError(f"rollout.server.url={self.url}: {problem}; {remedy or self.remedy}")
 
-    def _ask(self, path: str, body: bytes | None) -> dict[str, Any]:
+    def _ask(
+        self, path: str, body: bytes | None, read: Callable[[bytes], dict[str, Any]] = _parsed
+    ) -> dict[str, Any]:
         what = f"{'GET' if body is None else 'POST'} {path}"
         deadline = time.monotonic() + self.connect_timeout_s
         while True:
             try:
-                return self._once(path, body)
+                return read(self._once(path, body))
             except HTTPError as refused:
                 text = refused.read().decode(errors="replace")[:EXCERPT]
                 raise self.error(f"{what} was refused with {refused.code}: {text}") from refused
@@ -70,9 +89,8 @@ class Json:
             except (HTTPException, ConnectionError, ValueError) as broken:
                 raise self.error(f"{what}: the answer broke off ({broken!r})") from broken
 
-    def _once(self, path: str, body: bytes | None) -> dict[str, Any]:
+    def _once(self, path: str, body: bytes | None) -> bytes:
         headers = {"Content-Type": "application/json"}
         request = Request(self.url.rstrip("/") + path, data=body, headers=headers)  # noqa: S310
         with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310
-            content = answer.read()
-        return json.loads(content) if content else {}
+            return answer.read()

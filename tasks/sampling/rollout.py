@@ -1,10 +1,12 @@
 """PROMPTS to ROLLOUTS: the responses of one policy, as a table."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pyarrow as pa
 
 from configs.run import RunConfig
-from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, require
+from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, read_stamp, require
 from tasks.policy import resident
 from tasks.policy.declared import declared
 from tasks.policy.directory import load_model
@@ -63,7 +65,8 @@ def respond(
 ) -> pa.Table:
     """Sample every prompt and lay the completions out as rows, groups together and in order.
 
-    Sample ids count from `first_id`.
+    Sample ids count from `first_id`. The table's metadata says what engine sampled it, and the
+    seed that all responses are drawn from.
     """
     prompts = require(prompts, PROMPTS, stage="rollout")
     tokens = prompts["prompt_tokens"].to_pylist()
@@ -80,7 +83,9 @@ def respond(
         "sample_id": first_id + np.arange(len(completions)),
         **_columns(completions, texts, params, files),
     }
-    return extend(repeated, ROLLOUTS, columns, stage="rollout")
+    table = extend(repeated, ROLLOUTS, columns, stage="rollout")
+    facts = {**asdict(sampler.facts()), "sampling_seed": str(params.seed)}
+    return table.replace_schema_metadata({**read_stamp(table), **facts})
 
 
 def _sampler(config: RunConfig, files: PolicyFiles) -> Sampler:

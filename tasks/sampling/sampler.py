@@ -45,6 +45,19 @@ class Completion:
     finish_reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What sampled a table: equal seeds give equal responses only where these are equal too.
+
+    Attributes:
+        engine: its name in `rollout.engine`.
+        engine_version: of its library.
+    """
+
+    engine: str
+    engine_version: str
+
+
 class Sampler(Protocol):
     """An engine that holds a policy."""
 
@@ -52,6 +65,10 @@ class Sampler(Protocol):
         self, prompts: list[list[int]], group_ids: list[int], params: SamplingParams
     ) -> list[list[Completion]]:
         """Return `params.num_samples` completions for every prompt, in order."""
+        ...
+
+    def facts(self) -> EngineFacts:
+        """Return what samples."""
         ...
 
 

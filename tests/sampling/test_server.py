@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,11 +20,15 @@ import pytest
 
 from configs.rollout import VllmServer
 from tasks.policy.declared import Declared
+from tasks.policy.directory import ADAPTER_CONFIG
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.http import ServerError
-from tasks.sampling.sampler import Completion
+from tasks.sampling.sampler import Completion, EngineFacts
 from tasks.sampling.server import ServerSampler
 from tests.sampling.builders import params
+
+BASE = str(Path(__file__).parent)
+"""Any directory: what adapters change, and the server serves."""
 
 FILES = PolicyFiles(
     version=1, digest="new", state_digest="", weights=Path("/w"), trainer_state=Path("/t")
@@ -37,9 +42,11 @@ class Server:
     def __init__(self, mode: str = "processed_logprobs", device: str = "cuda") -> None:
         self.version = "old"
         self.asked: list[tuple[str, dict]] = []
-        config = {"model_config": {"logprobs_mode": mode}, "device_config": {"device": device}}
+        model = {"logprobs_mode": mode, "model": BASE}
+        config = {"model_config": model, "device_config": {"device": device}}
         self.info = {"vllm_config": config}
         self.changes: dict[str, Callable[[], tuple[int, dict | None]]] = {}
+        self.adapters: list[str] = []
         self.lock = threading.Lock()
 
     def answer(self, path: str, body: dict) -> tuple[int, dict | None]:
@@ -49,7 +56,16 @@ class Server:
             return self.changes[path]()
         if path == "/update_weight_version":
             self.version = body["new_version"]
+        if path == "/v1/load_lora_adapter":
+            self.adapters.append(body["lora_name"])
+        if path == "/v1/unload_lora_adapter":
+            self.adapters.remove(body["lora_name"])
+        models = [{"id": "m", "parent": None}, *({"id": a, "parent": "m"} for a in self.adapters)]
         answers = {
+            "/version": {"version": "0.32.0"},
+            "/v1/models": {"data": models},
+            "/v1/load_lora_adapter": "Success: not an object",
+            "/v1/unload_lora_adapter": "Success: not an object",
             "/weight_info": {"weight_version": self.version},
             "/update_weight_version": {"success": True},
             "/server_info?config_format=json": self.info,
@@ -95,10 +111,15 @@ def listening(server: Server) -> Iterator[str]:
 
 
 def sample(
-    url: str, *, facts: Declared = FACTS, patience: float = 2.0, wait: float = 5.0
+    url: str,
+    *,
+    facts: Declared = FACTS,
+    patience: float = 2.0,
+    wait: float = 5.0,
+    files: PolicyFiles = FILES,
 ) -> list[list[Completion]]:
     settings = VllmServer(url=url, timeout_s=wait, connect_timeout_s=patience)
-    sampler = ServerSampler(settings=settings, files=FILES, declared=facts)
+    sampler = ServerSampler(settings=settings, files=files, declared=facts)
     return sampler.sample([[4, 5], [7]], [11, 3], params(num_samples=2))
 
 
@@ -236,3 +257,91 @@ def test_a_response_that_is_shorter_than_asked_without_an_end_stops_the_rollout(
     server.changes["/v1/completions"] = lambda: (200, {"choices": [cut]})
     told = refusal(server)
     assert "it cut a response after 3 of 6 tokens; start it with a --max-model-len" in told
+
+
+def test_the_version_of_the_server_is_told() -> None:
+    with listening(Server()) as url:
+        settings = VllmServer(url=url, timeout_s=5.0, connect_timeout_s=2.0)
+        sampler = ServerSampler(settings=settings, files=FILES, declared=FACTS)
+        assert sampler.facts() == EngineFacts(engine="server", engine_version="0.32.0")
+
+
+def adapters(root: Path, digest: str = "new") -> PolicyFiles:
+    declared = {"base_model_name_or_path": BASE, "revision": None, "r": 4}
+    (root / ADAPTER_CONFIG).write_text(json.dumps(declared))
+    return replace(FILES, weights=root, digest=digest)
+
+
+def untouched(**options: str) -> Server:
+    server = Server(**options)
+    server.version = "default"
+    return server
+
+
+def test_adapters_are_loaded_once_under_their_digest_and_earlier_ones_dropped(
+    tmp_path: Path,
+) -> None:
+    server = untouched()
+    server.adapters = ["before"]
+    with listening(server) as url:
+        sample(url, files=adapters(tmp_path))
+        first = len(server.asked)
+        sample(url, files=adapters(tmp_path))
+        again = server.paths()[first:]
+        sample(url, files=adapters(tmp_path, "next"))
+    changes = [(path, body) for path, body in server.asked if "adapter" in path]
+    assert changes == [
+        ("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": str(tmp_path)}),
+        ("/v1/unload_lora_adapter", {"lora_name": "before"}),
+        ("/v1/load_lora_adapter", {"lora_name": "next", "lora_path": str(tmp_path)}),
+        ("/v1/unload_lora_adapter", {"lora_name": "new"}),
+    ]
+    assert again == ["/v1/models", *["/v1/completions"] * 4, "/weight_info"]
+    assert server.paths().count("/reset_prefix_cache") == 2
+    assert not {"/collective_rpc", "/update_weight_version"} & set(server.paths())
+    asked = [body["model"] for path, body in server.asked if path == "/v1/completions"]
+    assert asked == ["new"] * 8 + ["next"] * 4
+
+
+def test_whole_weights_name_no_model() -> None:
+    server = Server()
+    with listening(server) as url:
+        sample(url)
+    assert all("model" not in body for _, body in server.asked)
+
+
+def test_a_server_that_takes_no_adapters_is_refused_with_how_to_start_it(tmp_path: Path) -> None:
+    server = untouched()
+    server.changes["/v1/load_lora_adapter"] = lambda: (404, {"detail": "Not Found"})
+    told = refusal(server, files=adapters(tmp_path))
+    assert "it took no adapters: " in told
+    assert "was refused with 404" in told
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in told
+    assert "--enable-lora" in told
+    assert "/v1/completions" not in server.paths()
+
+
+def test_adapters_of_another_model_than_is_served_are_refused(tmp_path: Path) -> None:
+    server = untouched()
+    server.info["vllm_config"]["model_config"]["model"] = "/another"
+    told = refusal(server, files=adapters(tmp_path))
+    assert f"it serves /another, and the adapters change {BASE}" in told
+    assert server.adapters == []
+
+
+def test_adapters_on_replaced_weights_are_refused(tmp_path: Path) -> None:
+    told = refusal(Server(), files=adapters(tmp_path))
+    assert "its weights were replaced by those of old since it was started" in told
+
+
+def test_log_probabilities_of_another_kind_are_refused_for_adapters_too(tmp_path: Path) -> None:
+    told = refusal(untouched(mode="raw_logprobs"), files=adapters(tmp_path))
+    assert "it was started with --logprobs-mode raw_logprobs; " in told
+
+
+def test_weights_that_are_replaced_under_adapters_are_noticed(tmp_path: Path) -> None:
+    server = untouched()
+    versions = iter(["default", "foreign"])
+    server.changes["/weight_info"] = lambda: (200, {"weight_version": next(versions)})
+    told = refusal(server, files=adapters(tmp_path))
+    assert "it was given other weights (foreign) during a rollout of new" in told

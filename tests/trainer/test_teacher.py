@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from tasks.data.schemas import ANNOTATED, TEACHER, require
+from tasks.data.teaching import UNKNOWN_LOGPROB, rows_by_role
 from tasks.policy import resident
 from tasks.policy.files import PolicyFiles
 from tasks.trainer.policy import PolicyModel
 from tasks.trainer.rows import collate, read_rows
-from tasks.trainer.teacher import UNKNOWN_LOGPROB, FrozenTeacher, FrozenTeachers
-from tasks.trainer.teacher_scores import add_teacher_scores, rows_by_role
+from tasks.trainer.teacher import FrozenTeacher, FrozenTeachers
+from tasks.trainer.teacher_scores import add_teacher_scores
 from tests.data.tables import build
 from tests.policy.builders import open_policy, run_config
 from tests.trainer.builders import (

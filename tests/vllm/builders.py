@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from configs.model import EmbeddedModel
 from configs.run import RunConfig
@@ -48,8 +49,28 @@ def written(policy: PreTrainedModel, to: Path) -> PolicyFiles:
     """The policy on disk, under the digest of its weights."""
     policy.save_pretrained(to)
     build_tokenizer().save_pretrained(to)
-    digest = weights_digest(to)
-    return PolicyFiles(version=0, digest=digest, state_digest="", weights=to, trainer_state=to)
+    return files_of(to)
+
+
+def adapted(base: Path, to: Path, *, seed: int = 0, scale: float = 0.3) -> PeftModel:
+    """The model of `base` under adapters, written to `to`; with `scale` 0 they change nothing."""
+    settings = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"])
+    peft = get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in peft.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(scale * torch.randn(weight.shape, generator=generator))
+    peft.save_pretrained(to)
+    build_tokenizer().save_pretrained(to)
+    return peft
+
+
+def files_of(weights: Path) -> PolicyFiles:
+    digest = weights_digest(weights)
+    return PolicyFiles(
+        version=0, digest=digest, state_digest="", weights=weights, trainer_state=weights
+    )
 
 
 def perturbed(policy: PreTrainedModel, name: str = "") -> PreTrainedModel:

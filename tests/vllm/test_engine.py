@@ -21,7 +21,7 @@ from tasks.policy.files import PolicyFiles
 from tasks.sampling import vllm_engine
 from tasks.sampling.requests import NEUTRAL
 from tasks.sampling.sampler import Completion
-from tasks.sampling.vllm import KIND, VllmSampler
+from tasks.sampling.vllm import KIND, VllmSampler, engine_key
 from tests.vllm.builders import (
     END,
     IDS,
@@ -73,6 +73,10 @@ OFF = {
     "trace_decode_token_ids",
 }
 """Fields whose default, None, is off, and which no generation config fills."""
+
+
+def key_of(sampler: VllmSampler) -> str:
+    return engine_key(sampler.files, sampler.arguments())
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +145,10 @@ def test_a_reloaded_engine_samples_as_one_that_started_on_the_new_weights(
     policy: PolicyFiles, tmp_path: Path
 ) -> None:
     sampler(policy).sample(PROMPTS, IDS, params())
-    held = resident.borrow(KIND, sampler(policy)._key(), lambda: None)
+    held = resident.borrow(KIND, key_of(sampler(policy)), lambda: None)
     new = sampler(written(perturbed(model()), tmp_path))
     reloaded = new.sample(PROMPTS, IDS, params())
-    assert resident.borrow(KIND, new._key(), lambda: None) is held
+    assert resident.borrow(KIND, key_of(new), lambda: None) is held
     resident.drop(KIND)
     assert_same(new.sample(PROMPTS, IDS, params()), reloaded)
 
@@ -281,7 +285,7 @@ def test_an_untried_version_is_not_reloaded_on_a_cpu(
     with pytest.raises(RuntimeError, match=r"vLLM 0\.99\.1 is not known to reload"):
         sampler(written(perturbed(model()), tmp_path)).sample(PROMPTS, IDS, params())
     with pytest.raises(LookupError):
-        resident.borrow(KIND, sampler(policy)._key(), _refuse)
+        resident.borrow(KIND, key_of(sampler(policy)), _refuse)
 
 
 def _refuse() -> None:

@@ -28,8 +28,10 @@ from tests.vllm.builders import (
     MAX_TOKENS,
     PROMPTS,
     TOLERANCE,
+    adapted,
     assert_same,
     distances,
+    files_of,
     flat,
     model,
     params,
@@ -68,12 +70,15 @@ def url(policy: PolicyFiles, root: Path) -> Iterator[str]:
         "max-model-len": MAX_PROMPT + MAX_TOKENS,
         "max-num-seqs": 64,
         "kv-cache-memory-bytes": 2**28,
+        "max-lora-rank": 8,
     }
-    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    argv += ["--enforce-eager", "--enable-lora"]
     argv += [f"--{name}={value}" for name, value in options.items()]
     environment = {
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles parts of its sampler even in eager mode
@@ -108,6 +113,17 @@ def wait_for(process: subprocess.Popen, address: str, log: Path) -> None:
 def served(url: str, files: PolicyFiles) -> ServerSampler:
     settings = VllmServer(url=url, timeout_s=120.0, connect_timeout_s=10.0)
     return ServerSampler(settings=settings, files=files, declared=declared(files))
+
+
+def test_every_new_adapter_is_sampled_from(url: str, policy: PolicyFiles, tmp_path: Path) -> None:
+    """The first test: adapters go on the weights that the server was started with."""
+    for seed in range(2):
+        peft = adapted(policy.weights, tmp_path / str(seed), seed=seed)
+        files = files_of(tmp_path / str(seed))
+        groups = served(url, files).sample(PROMPTS, IDS, params())
+        assert distances(peft, groups).max() < TOLERANCE
+        assert distances(untied(), groups).mean() > 100 * TOLERANCE
+    assert served(url, files).facts().engine_version.startswith("0.32.")
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
