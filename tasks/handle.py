@@ -126,7 +126,7 @@ def release(policy: Policy) -> None:
     scratch = Path(access.raw_output_prefix).resolve()
     for directory in (policy.weights, policy.trainer_state):
         path = Path(directory.path).resolve()
-        if path.is_relative_to(scratch):
+        if path.is_relative_to(scratch) and path.is_dir():
             shutil.rmtree(path)
 
 

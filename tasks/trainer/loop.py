@@ -1,13 +1,15 @@
 """One training step: an annotated table and a policy directory in, an updated policy out."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from configs.distillation import TEACHER
 from configs.run import RunConfig
@@ -16,6 +18,7 @@ from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
+from tasks.trainer.behaviour import attest, behaviour_logprobs
 from tasks.trainer.reference import open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
@@ -24,6 +27,7 @@ from tasks.trainer.teacher_scores import rows_by_role
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
 
 Chunks = list[TrajectoryBatch]
+Score = Callable[[TrajectoryBatch], Tensor]
 
 ENGINE_MISMATCH = "train/engine/mismatch_mean"
 ENGINE_ALARM = "train/engine/alarm"
@@ -57,6 +61,7 @@ def build_objective(
         context,
         reference_scorer=reference_scorer,
         teacher_scorer=teacher_scorer,
+        staleness=config.rollout.staleness,
     )
 
 
@@ -66,34 +71,39 @@ def train(
     files: PolicyFiles,
     to: tuple[Path, Path],
     auxiliary: Mapping[str, PolicyFiles] | None = None,
+    *,
+    behaviour: PolicyFiles | None = None,
 ) -> Trained:
     """Update a policy on one batch and write the result.
 
     Args:
         config: the run's.
         table: an `ANNOTATED` or `TEACHER` table of the rows to train on.
-        files: the policy that sampled them.
+        files: the policy to update.
         to: empty directories for the new weights and the new trainer state.
         auxiliary: other policies that the objective scores with, by role: `reference`, and the
             teachers where their logits are needed.
+        behaviour: the policy that sampled the rows; None: `files`.
 
     Raises:
         ValueError: if the rows are another policy's, or a proof fails.
     """
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
-    others = auxiliary or {}
+    others, behaviour = auxiliary or {}, behaviour or files
     objective = build_objective(
         config, _reference(config, others), _teachers(config, others, table)
     )
     require_columns(objective, table)
-    _attest(table, files)
+    attest(config, table, files, behaviour)
+    lag = files.version - behaviour.version
     session = checkout(config, files)
-    metrics = _updates(config, objective, session, read_rows(table))
+    score = partial(behaviour_logprobs, config, session, behaviour, lag)
+    metrics = _updates(config, objective, session, read_rows(table), score)
     return Trained(
         policy=publish(session, files, to),
         identity=objective.identity_digest(),
-        metrics=_with_alarm(config, metrics),
+        metrics={**_with_alarm(config, metrics), "train/policy_lag": float(lag)},
     )
 
 
@@ -148,24 +158,18 @@ def require_columns(objective: Objective, table: pa.Table) -> None:
             )
 
 
-def _attest(table: pa.Table, files: PolicyFiles) -> None:
-    proofs.attest(
-        table["policy_version"].to_numpy(),
-        table["policy_digest"].unique().to_pylist(),
-        version=files.version,
-        digest=files.digest,
-    )
-
-
 def _updates(
-    config: RunConfig, objective: Objective, session: Session, rows: Rows
+    config: RunConfig, objective: Objective, session: Session, rows: Rows, score: Score
 ) -> dict[str, float]:
-    """Take the step's optimizer steps; return its metrics."""
+    """Take the step's optimizer steps; return its metrics.
+
+    `score` gives the behaviour policy's log-probabilities of a chunk.
+    """
     batches = [
         _chunks(config, session, rows, part)
         for part in split_rows(len(rows), config.rl.mini_batches)
     ]
-    _freeze(config, objective, session, batches)
+    _freeze(objective, batches, score)
     prove_once(objective, lambda: _prove(config, objective, session, rows))
     metrics = take_updates(config, objective, session, batches)
     if objective.old_logp_cache is not None:
@@ -188,15 +192,12 @@ def _chunks(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[n
     return [collate(rows, chunk, session.accelerator.device) for chunk in plan]
 
 
-def _freeze(
-    config: RunConfig, objective: Objective, session: Session, batches: list[Chunks]
-) -> None:
+def _freeze(objective: Objective, batches: list[Chunks], score: Score) -> None:
     """Freeze the behaviour policy's log-probabilities of every row before the first update."""
     if objective.old_logp_cache is None:
         return
     for chunk in (chunk for chunks in batches for chunk in chunks):
-        scores = session.score(chunk, temperature=config.rl.temperature)
-        objective.old_logp_cache.freeze(chunk.row_ids, scores)
+        objective.old_logp_cache.freeze(chunk.row_ids, score(chunk))
 
 
 def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows) -> None:
