@@ -11,6 +11,7 @@ from configs.plan import AnyConfig
 from configs.run import RunConfig
 from images.roles import LIGHT
 from tasks.handle import Policy, Run, handle, release
+from tasks.scratch import sweep
 
 
 @task(container_image=LIGHT)
@@ -56,6 +57,7 @@ def _publish(config: AnyConfig, run: Run, after: Policy) -> None:
         checkpoints.prune(
             root, keep_last=config.trainer.keep_last, keep_every=config.trainer.keep_every
         )
+    sweep(config.job.name, after.step)
 
 
 def checkpoint_due(config: AnyConfig, step: int) -> bool:
