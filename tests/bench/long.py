@@ -78,8 +78,8 @@ def watch(folder: Path, num_steps: int) -> list[Seen]:
 def look(pid: int, scratch: Path, folder: Path, started: float) -> Seen:
     """Count what a process has; files that vanish meanwhile count as nothing."""
     status = Path(f"/proc/{pid}/status").read_text()
-    temporary = list(scratch.rglob("*"))
-    own = [path for path in folder.rglob("*") if not path.is_relative_to(scratch)]
+    temporary = below(scratch)
+    own = [path for path in below(folder) if not path.is_relative_to(scratch)]
     return Seen(
         at_s=time.monotonic() - started,
         memory_mib=int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 2**10,
@@ -88,6 +88,12 @@ def look(pid: int, scratch: Path, folder: Path, started: float) -> Seen:
         temporary_mib=mebibytes(temporary),
         run_mib=mebibytes(own),
     )
+
+
+def below(folder: Path) -> list[Path]:
+    """Return what lies below a folder, passing over what vanishes meanwhile."""
+    found = os.walk(folder)
+    return [Path(at, name) for at, folders, files in found for name in (*folders, *files)]
 
 
 def mebibytes(paths: list[Path]) -> float:
