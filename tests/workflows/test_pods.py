@@ -55,7 +55,10 @@ def test_shards_in_a_process_each_give_the_weights_of_one_rollout_in_one_process
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"rl__dynamic_sampling_rounds": 2, "rollout__group_size": 2, **ONE_STEP}, "merge_groups"),
+        (
+            {"rl__dynamic_sampling_rounds": 1, "reward__provider": "exact_match", **ONE_STEP},
+            "merge_groups",  # no answer is right, so every group is replaced
+        ),
         ({"rollout__staleness": 1, "rl__save_every": 0, **TWO_STEPS}, "collect_ahead"),
     ],
 )
