@@ -9,10 +9,10 @@ VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: help setup grpo test test-vllm check fix bench docs clean
+.PHONY: help setup grpo test test-vllm check fix bench bench-long docs clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY) ## Make the virtual environment
 
@@ -58,6 +58,9 @@ fix: $(READY) ## Format, and apply safe lint fixes
 
 bench: $(READY) ## Measure what a step costs
 	$(BIN)/python -m tests.bench
+
+bench-long: $(READY) ## Measure what grows with the steps of a run
+	$(BIN)/python -m tests.bench.long
 
 docs: $(READY) ## Write the generated pages
 	$(BIN)/python -m configs reference > docs/configuration.md

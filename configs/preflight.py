@@ -16,6 +16,7 @@ from configs.distillation_preflight import (
 )
 from configs.evaluation import correct_parts
 from configs.model import EMBEDDED_CONTEXT
+from configs.overlap_preflight import OVERLAP_CONTRADICTIONS
 from configs.reward import JUDGE, JUDGE_REQUEST_TIMEOUT_S, title
 from configs.rules import SHARED, SHARED_WARNINGS, Rule, broken, refuse
 from configs.run import RunConfig
@@ -375,14 +376,10 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
     ),
     Rule(
         field="rollout.shards",
-        broken=lambda c: c.rollout.shards != 1,
-        message="sharded rollouts are not available in this version; use 1",
+        broken=lambda c: c.rollout.shards > c.rollout.prompts_per_step,
+        message="exceeds rollout.prompts_per_step, and a shard needs a prompt; lower it",
     ),
-    Rule(
-        field="rollout.staleness",
-        broken=lambda c: c.rollout.staleness != 0,
-        message="overlapping rollouts are not available in this version; use 0",
-    ),
+    *OVERLAP_CONTRADICTIONS,
 )
 """Settings that cannot hold together."""
 

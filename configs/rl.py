@@ -13,6 +13,7 @@ LossType = Literal[
 ]
 SamplingLevel = Literal["token", "sequence"]
 KlEstimator = Literal["k1", "k2", "k3"]
+OldLogprobs = Literal["recompute", "engine"]
 EngineCorrection = Literal["none", "truncate", "mask", "sequence-mask"]
 SurrogateName = Literal["clipped", "legacy_pg", "cispo", "sapo", "gmpo"]
 AdvantageName = Literal["group", "leave_one_out", "batch_whitened", "maxrl", "pass_at_k"]
@@ -60,6 +61,9 @@ class Regularisers(Section):
 
     entropy_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the entropy bonus (nats per token); 0 adds none."""
+
+    old_logprobs: OldLogprobs = "recompute"
+    """Source of log pi_old when rollouts run ahead: the policy that sampled, or its engine."""
 
     engine_correction: EngineCorrection = "none"
     """What is done about tokens on which sampling engine and trainer disagree."""

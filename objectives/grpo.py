@@ -203,7 +203,8 @@ def build_objective(
 
 
 def _engine_columns(rl: Rl) -> tuple[str, ...]:
-    return () if rl.engine_correction == "none" else ("engine_logprobs",)
+    reads = rl.engine_correction != "none" or rl.old_logprobs == "engine"
+    return ("engine_logprobs",) if reads else ()
 
 
 def _refuse_unread_knobs(rl: Rl, row: SurrogateRow) -> None:

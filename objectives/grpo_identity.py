@@ -34,6 +34,8 @@ def grpo_identity(rl: Rl, *, loss_type: str, max_response_length: int, staleness
         "mini_batches": rl.mini_batches,
         "staleness": staleness,
     }
+    if staleness:
+        identity["old_logprobs"] = rl.old_logprobs
     if loss_type == "seq-mean-token-sum-fixed":
         identity["max_response_length"] = max_response_length
     return identity | _surrogate(rl) | _terms(rl) | _annotation(rl)

@@ -6,19 +6,27 @@ from pathlib import Path
 from flytekit import task
 
 from configs.dpo import DpoConfig
+from configs.overlap import is_spent
 from configs.plan import AnyConfig
 from configs.run import RunConfig
 from images.roles import LIGHT
 from tasks.handle import Policy, Run, handle, release
+from tasks.scratch import sweep
 
 
 @task(container_image=LIGHT)
-def checkpoint(config: RunConfig, run: Run, before: Policy, after: Policy, logged: int) -> Policy:
+def checkpoint(
+    config: RunConfig, run: Run, before: Policy, behaviour: Policy, after: Policy, logged: int
+) -> Policy:
     """Publish the updated policy every `rl.save_every` steps and after the last one.
 
     Beside its files lies `policy.json`, with which `pyflyte run` can start any task on it.
     """
-    return _publish(config, run, before, after)
+    _publish(config, run, after)
+    for policy in {p.step: p for p in (before, behaviour)}.values():
+        if is_spent(config, policy.step, before.step, run.start_step):
+            release(policy)
+    return after
 
 
 @task(container_image=LIGHT)
@@ -26,10 +34,12 @@ def checkpoint_pairs(
     config: DpoConfig, run: Run, before: Policy, after: Policy, logged: int
 ) -> Policy:
     """Publish a policy trained on pairs, every `dpo.save_every` steps and after the last one."""
-    return _publish(config, run, before, after)
+    _publish(config, run, after)
+    release(before)
+    return after
 
 
-def _publish(config: AnyConfig, run: Run, before: Policy, after: Policy) -> Policy:
+def _publish(config: AnyConfig, run: Run, after: Policy) -> None:
     from tasks.policy import checkpoints
     from tasks.run.files import write_text
 
@@ -47,8 +57,7 @@ def _publish(config: AnyConfig, run: Run, before: Policy, after: Policy) -> Poli
         checkpoints.prune(
             root, keep_last=config.trainer.keep_last, keep_every=config.trainer.keep_every
         )
-    release(before)
-    return after
+    sweep(config.job.name, after.step)
 
 
 def checkpoint_due(config: AnyConfig, step: int) -> bool:

@@ -43,8 +43,15 @@ class Policy(BaseModel):
             digest=self.digest,
             state_digest=self.state_digest,
             weights=Path(self.weights.download()),
-            trainer_state=Path(self.trainer_state.download()),
+            trainer_state=self._local_state(),
         )
+
+    def _local_state(self) -> Path:
+        """Before the first update there is none, and an object store has no empty directories."""
+        if self.state_digest or not _stores_remotely():
+            return Path(self.trainer_state.download())
+        access = FlyteContextManager.current_context().file_access
+        return Path(access.get_random_local_directory())
 
 
 class Run(BaseModel):
@@ -126,7 +133,7 @@ def release(policy: Policy) -> None:
     scratch = Path(access.raw_output_prefix).resolve()
     for directory in (policy.weights, policy.trainer_state):
         path = Path(directory.path).resolve()
-        if path.is_relative_to(scratch):
+        if path.is_relative_to(scratch) and path.is_dir():
             shutil.rmtree(path)
 
 

@@ -34,6 +34,7 @@ WITHOUT_MATHEMATICS = {
     "save_every": "when checkpoints are published",
     "resume": "where the run starts",
     "engine_mismatch_bound": "when a warning is given",
+    "old_logprobs": "which policy's log-probabilities the trainer freezes, not what it does then",
     "certified_deterministic_forward": "whether a proof is run",
     "dynamic_sampling_rounds": "which groups are trained on, not how",
 }

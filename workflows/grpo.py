@@ -7,7 +7,7 @@ from images.resources import requests
 from images.roles import LIGHT
 from tasks import close_run as closing
 from tasks.annotate import annotate
-from tasks.data.arrow import TableReference
+from tasks.data.arrow import Table, TableReference
 from tasks.evaluate import evaluate, vllm_evaluate
 from tasks.handle import Policy, Run
 from tasks.open_policy import bootstrap_policy, resume_policy
@@ -17,6 +17,7 @@ from tasks.resolve_config import resolve_config
 from tasks.train_chunks import train_chunks
 from workflows import phases
 from workflows.engines import by_engine
+from workflows.overlap import Flow, take_steps
 from workflows.phases import Trained
 
 
@@ -31,21 +32,50 @@ def grpo_step(
     held_out: TableReference,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, train, track and checkpoint."""
-    at = phases.Stage(config, run, step, policy)
-    collected = phases.collect(at, pool)
-    annotated = annotate(config=config, step=step, scored=collected.scored).with_overrides(
+    rows = phases.collect(config, step, policy, pool)
+    at = phases.Stage(config, run, step, policy, policy)
+    return learn(at, rows.scored, auxiliary, held_out, phases.collect_seconds(rows))
+
+
+@dynamic(container_image=LIGHT)
+def grpo_update(
+    config: RunConfig,
+    run: Run,
+    step: int,
+    policy: Policy,
+    behaviour: Policy,
+    auxiliary: dict[str, Policy],
+    held_out: TableReference,
+    scored: TableReference,
+    seconds: dict[str, list[float]],
+) -> Policy:
+    """Train on rows that were collected ahead: annotate, train, track and checkpoint."""
+    at = phases.Stage(config, run, step, policy, behaviour)
+    return learn(at, scored, auxiliary, held_out, seconds)
+
+
+def learn(
+    at: phases.Stage,
+    scored: Table,
+    auxiliary: dict[str, Policy],
+    held_out: TableReference,
+    seconds: dict[str, list[float]],
+) -> Policy:
+    """Issue the nodes of a step that come after its rows were collected, in `seconds`."""
+    config, step = at.config, at.step
+    annotated = annotate(config=config, step=step, scored=scored).with_overrides(
         requests=requests(config.resources.light)
     )
     trained = train_chunks(
         config=config,
         step=step,
-        policy=policy,
+        policy=at.policy,
+        behaviour=at.behaviour,
         auxiliary=auxiliary,
         annotated=annotated.table,
     ).with_overrides(requests=requests(config.resources.train))
     seconds = {
-        "rollout": collected.rollout_s,
-        "score": collected.score_s,
+        **seconds,
         "annotate": [annotated.seconds],
         "train": [trained.seconds],
     }
@@ -64,8 +94,8 @@ def segment(
     stop: int,
 ) -> Policy:
     """Take the steps from `start` up to, but not including, `stop`."""
-    return phases.take_steps(
-        grpo_step,
+    return take_steps(
+        Flow(grpo_step, grpo_update),
         policy,
         start,
         stop,

@@ -22,6 +22,7 @@ from tasks.teacher_score import scores_the_table, teacher_score, vllm_teacher_sc
 from tasks.train_chunks import train_chunks
 from workflows import phases
 from workflows.engines import by_engine
+from workflows.overlap import Flow, take_steps
 from workflows.phases import Trained
 
 
@@ -80,22 +81,51 @@ def opd_step(
     held_out: TableReference,
 ) -> Policy:
     """Take one step: select prompts, roll out, score, annotate, ask the teacher, train, track."""
-    at = phases.Stage(config, run, step, policy)
-    collected = phases.collect(at, pool)
-    annotated = annotate(config=config, step=step, scored=collected.scored).with_overrides(
+    rows = phases.collect(config, step, policy, pool)
+    at = phases.Stage(config, run, step, policy, policy)
+    return distil(at, rows.scored, auxiliary, held_out, phases.collect_seconds(rows))
+
+
+@dynamic(container_image=LIGHT)
+def opd_update(
+    config: RunConfig,
+    run: Run,
+    step: int,
+    policy: Policy,
+    behaviour: Policy,
+    auxiliary: dict[str, Policy],
+    held_out: TableReference,
+    scored: TableReference,
+    seconds: dict[str, list[float]],
+) -> Policy:
+    """Train on rows that were collected ahead: annotate, ask the teacher, train, track."""
+    at = phases.Stage(config, run, step, policy, behaviour)
+    return distil(at, scored, auxiliary, held_out, seconds)
+
+
+def distil(
+    at: phases.Stage,
+    scored: Table,
+    auxiliary: dict[str, Policy],
+    held_out: TableReference,
+    seconds: dict[str, list[float]],
+) -> Policy:
+    """Issue the nodes of a step that come after its rows were collected, in `seconds`."""
+    config, step = at.config, at.step
+    annotated = annotate(config=config, step=step, scored=scored).with_overrides(
         requests=requests(config.resources.light)
     )
     signal = ask_teachers(at, annotated.table, auxiliary)
     trained = train_chunks(
         config=config,
         step=step,
-        policy=policy,
+        policy=at.policy,
+        behaviour=at.behaviour,
         auxiliary=signal.auxiliary,
         annotated=signal.table,
     ).with_overrides(requests=requests(config.resources.train))
     seconds = {
-        "rollout": collected.rollout_s,
-        "score": collected.score_s,
+        **seconds,
         "annotate": [annotated.seconds],
         **signal.seconds,
         "train": [trained.seconds],
@@ -115,8 +145,8 @@ def opd_segment(
     stop: int,
 ) -> Policy:
     """Take the steps from `start` up to, but not including, `stop`."""
-    return phases.take_steps(
-        opd_step,
+    return take_steps(
+        Flow(opd_step, opd_update),
         policy,
         start,
         stop,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from flytekit import dynamic
 
+from configs.overlap import SEGMENT_STEPS
 from configs.plan import AnyConfig
 from configs.run import RunConfig
 from images.resources import requests
@@ -19,15 +20,13 @@ from tasks.data.arrow import Table, TableReference
 from tasks.evaluate import evaluate, evaluation_due, vllm_evaluate
 from tasks.handle import Policy, Run
 from tasks.merge_groups import merge_groups, num_missing_groups
-from tasks.rollout import RolledOut, rollout, vllm_rollout
+from tasks.rollout import RolledOut
 from tasks.score import Scored, score
 from tasks.select_prompts import select_prompts
 from tasks.track import deck_due, report, track
 from tasks.train_chunks import TrainedChunks
 from workflows.engines import by_engine
-
-SEGMENT_STEPS = 50
-"""Steps per segment, and segments per run: both graphs stay under the usual limit of 100 nodes."""
+from workflows.rolling_out import roll_out
 
 
 class Collected(NamedTuple):
@@ -47,17 +46,25 @@ class Trained(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Where a run stands: what every phase of a step takes."""
+    """Where a run stands: what every phase of a step takes.
+
+    Attributes:
+        config: the run's.
+        run: the run.
+        step: the step that is taken.
+        policy: the policy before its update.
+        behaviour: the policy that samples its rows; the same one unless rollouts run ahead.
+    """
 
     config: RunConfig
     run: Run
     step: int
     policy: Policy
+    behaviour: Policy
 
 
-def collect(at: Stage, pool: TableReference) -> Collected:
-    """Issue the nodes that give a step its scored groups."""
-    config, step, policy = at.config, at.step, at.policy
+def collect(config: RunConfig, step: int, policy: Policy, pool: TableReference) -> Collected:
+    """Issue the nodes that give a step its scored groups, sampled from `policy`."""
     rolled, scored = sample_groups(
         config, step, policy, pool, refill=0, num_prompts=config.rollout.prompts_per_step
     )
@@ -76,6 +83,11 @@ def collect(at: Stage, pool: TableReference) -> Collected:
     )
 
 
+def collect_seconds(rows: Collected) -> dict[str, list[float]]:
+    """Return what collecting a step's groups took, by stage."""
+    return {"rollout": rows.rollout_s, "score": rows.score_s}
+
+
 def sample_groups(
     config: RunConfig,
     step: int,
@@ -86,13 +98,11 @@ def sample_groups(
     num_prompts: int,
 ) -> tuple[RolledOut, Scored]:
     """Issue the nodes that select prompts, roll them out and score the responses."""
-    light, gpu = requests(config.resources.light), requests(config.resources.rollout)
+    light = requests(config.resources.light)
     prompts = select_prompts(
         config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
     ).with_overrides(requests=light)
-    rolled = by_engine(config.rollout.engine, vllm=vllm_rollout, other=rollout)(
-        config=config, step=step, policy=policy, prompts=prompts, refill=refill
-    ).with_overrides(requests=gpu)
+    rolled = roll_out(config, step, policy, prompts, refill=refill, num_prompts=num_prompts)
     scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
     return rolled, scored
 
@@ -163,7 +173,12 @@ def conclude(
             config=config, run=at.run, step=at.step, annotated=annotated.table, logged=logged
         ).with_overrides(requests=light)
     return checkpoint(
-        config=config, run=at.run, before=at.policy, after=trained.policy, logged=logged
+        config=config,
+        run=at.run,
+        before=at.policy,
+        behaviour=at.behaviour,
+        after=trained.policy,
+        logged=logged,
     ).with_overrides(requests=light)
 
 
@@ -188,14 +203,13 @@ def take_steps(
 def take_segments(
     segment: Callable[..., Policy], policy: Policy, config: AnyConfig, run: Run, **inputs: object
 ) -> Policy:
-    """Issue the segments from the run's starting point to its last step."""
-    for start in range(run.start_step, config.schedule.max_steps, SEGMENT_STEPS):
-        policy = segment(
-            config=config,
-            run=run,
-            policy=policy,
-            start=start,
-            stop=min(start + SEGMENT_STEPS, config.schedule.max_steps),
-            **inputs,
-        )
+    """Issue the segments from the run's starting point to its last step.
+
+    They begin at multiples of `SEGMENT_STEPS`, wherever the run has started.
+    """
+    start, last = run.start_step, config.schedule.max_steps
+    while start < last:
+        stop = min(start // SEGMENT_STEPS * SEGMENT_STEPS + SEGMENT_STEPS, last)
+        policy = segment(config=config, run=run, policy=policy, start=start, stop=stop, **inputs)
+        start = stop
     return policy

@@ -175,7 +175,7 @@ def stamp(
     return table.replace_schema_metadata({**read_stamp(table), **origin})
 
 
-def read_stamp(table: pa.Table) -> dict[str, str]:
+def read_stamp(table: pa.Table | pa.ipc.RecordBatchFileReader) -> dict[str, str]:
     """Return the metadata that `stamp` wrote, as text; empty for a table without any."""
     return {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
 

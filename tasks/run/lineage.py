@@ -11,6 +11,7 @@ KEPT = (
     "data.",
     "rollout.prompts_per_step",
     "rollout.group_size",
+    "rollout.staleness",
     "denoiser.",
     "dpo.pairs_per_step",
 )

@@ -17,9 +17,23 @@ from tasks.sampling.sampler import Completion, Sampler, SamplingParams
 
 
 def rollout(
-    config: RunConfig, step: int, prompts: pa.Table, files: PolicyFiles, *, refill: int = 0
+    config: RunConfig,
+    step: int,
+    prompts: pa.Table,
+    files: PolicyFiles,
+    *,
+    refill: int = 0,
+    first_prompt: int = 0,
 ) -> pa.Table:
     """Return the ROLLOUTS table of one training step, or of its `refill`-th refill.
+
+    Args:
+        config: the run's.
+        step: the training step.
+        prompts: all its prompts, or those of one shard.
+        files: the policy that answers.
+        refill: 0 for the step's own prompts.
+        first_prompt: how many of the step's prompts come before these.
 
     Raises:
         TypeError: `prompts` is not a PROMPTS table.
@@ -34,7 +48,8 @@ def rollout(
         step=step,
         batch_size=config.rollout.batch_size,
     )
-    first_id = refill * config.rollout.prompts_per_step * config.rollout.group_size
+    before = refill * config.rollout.prompts_per_step + first_prompt
+    first_id = before * config.rollout.group_size
     return respond(config, prompts, files, params, first_id=first_id)
 
 

@@ -1,16 +1,19 @@
 """One training step: an annotated table and a policy directory in, an updated policy out."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from configs.distillation import TEACHER
+from configs.overlap import BEHAVIOUR
 from configs.run import RunConfig
 from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
@@ -18,12 +21,15 @@ from objectives.objective import Objective
 from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
+from tasks.trainer.behaviour import attest, behaviour_logprobs
 from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.shares import Share, plan_share
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
+
+Score = Callable[[TrajectoryBatch], Tensor]
 
 ENGINE_MISMATCH = "train/engine/mismatch_mean"
 ENGINE_ALARM = "train/engine/alarm"
@@ -57,6 +63,7 @@ def build_objective(
         context,
         reference_scorer=reference_scorer,
         teacher_scorer=teacher_scorer,
+        staleness=config.rollout.staleness,
     )
 
 
@@ -72,10 +79,11 @@ def train(
     Args:
         config: the run's.
         table: an `ANNOTATED` or `TEACHER` table of the rows to train on.
-        files: the policy that sampled them.
+        files: the policy to update.
         to: empty directories for the new weights and the new trainer state.
         auxiliary: other policies that the objective scores with, by role: `reference`, and the
-            teachers where their logits are needed.
+            teachers where their logits are needed; `behaviour`, the policy that sampled the rows,
+            where it is not `files`.
 
     Raises:
         ValueError: if the rows are another policy's, or a proof fails.
@@ -83,17 +91,20 @@ def train(
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
     others = auxiliary or {}
-    _attest(table, files)
+    behaviour = others.get(BEHAVIOUR, files)
+    attest(config, table, files, behaviour)
+    lag = files.version - behaviour.version
     session = checkout(config, files)
     objective = build_objective(
         config, _reference(config, others, session), _teachers(config, others, table)
     )
     require_columns(objective, table)
-    metrics = _updates(config, objective, session, read_rows(table))
+    score = partial(behaviour_logprobs, config, session, behaviour, lag)
+    metrics = _updates(config, objective, session, read_rows(table), score)
     return Trained(
         policy=publish(session, files, to),
         identity=objective.identity_digest(),
-        metrics=_with_alarm(config, metrics),
+        metrics={**_with_alarm(config, metrics), "train/policy_lag": float(lag)},
     )
 
 
@@ -151,25 +162,19 @@ def require_columns(objective: Objective, table: pa.Table) -> None:
             )
 
 
-def _attest(table: pa.Table, files: PolicyFiles) -> None:
-    proofs.attest(
-        table["policy_version"].to_numpy(),
-        table["policy_digest"].unique().to_pylist(),
-        version=files.version,
-        digest=files.digest,
-    )
-
-
 def _updates(
-    config: RunConfig, objective: Objective, session: Session, rows: Rows
+    config: RunConfig, objective: Objective, session: Session, rows: Rows, score: Score
 ) -> dict[str, float]:
-    """Take the step's optimizer steps; return its metrics."""
+    """Take the step's optimizer steps; return its metrics.
+
+    `score` gives the behaviour policy's log-probabilities of a chunk.
+    """
     shares = [
         _share(config, session, rows, part)
         for part in split_rows(len(rows), config.rl.mini_batches)
     ]
-    prove_once(objective, lambda: _prove(config, objective, session, rows))
-    with _frozen(config, objective, session, [c for own, idle in shares for c in (*own, *idle)]):
+    prove_once(objective, lambda: _prove(config, objective, session, rows, score))
+    with _frozen(objective, [c for own, idle in shares for c in (*own, *idle)], score):
         metrics = take_updates(config, objective, session, shares)
     masks = [chunk.attention_mask for share in shares for chunk in share.own]
     return {**metrics, **padding(masks, session.accelerator)}
@@ -193,16 +198,14 @@ def _share(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np
 
 
 @contextmanager
-def _frozen(
-    config: RunConfig, objective: Objective, session: Session, chunks: list[TrajectoryBatch]
-) -> Iterator[None]:
+def _frozen(objective: Objective, chunks: list[TrajectoryBatch], score: Score) -> Iterator[None]:
     """Hold the behaviour policy's log-probabilities of some rows while they are trained on.
 
     Every chunk is scored, a repeated row as well, for all ranks to make equally many passes.
     """
     cache, seen = objective.old_logp_cache, set[int]()
     for chunk in chunks if cache is not None else ():
-        scores = session.score(chunk, temperature=config.rl.temperature)
+        scores = score(chunk)
         fresh = [row for row, name in enumerate(chunk.row_ids.tolist()) if name not in seen]
         cache.freeze(chunk.row_ids[fresh], scores[fresh])
         seen.update(chunk.row_ids.tolist())
@@ -211,12 +214,14 @@ def _frozen(
         cache.clear()
 
 
-def _prove(config: RunConfig, objective: Objective, session: Session, rows: Rows) -> None:
+def _prove(
+    config: RunConfig, objective: Objective, session: Session, rows: Rows, score: Score
+) -> None:
     """Run the proofs that the config asks for, on every rank with the same rows."""
     picked = proofs.pick_proof_rows(rows)
     if config.trainer.prove_reduction and len(picked) > 1:
         batch = collate(rows, picked, session.accelerator.device)
-        with _frozen(config, objective, session, [batch]):
+        with _frozen(objective, [batch], score):
             staggered = proofs.stagger(batch)
             proofs.prove_reduction(session.policy, objective, staggered, session.accelerator)
     if config.rl.certified_deterministic_forward:

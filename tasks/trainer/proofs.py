@@ -41,6 +41,19 @@ def attest(
         )
 
 
+def attest_lag(lag: int, *, bound: int) -> None:
+    """Refuse rows of a policy that is newer than the one to be trained, or too many versions older.
+
+    Raises:
+        ValueError: naming the distance and the bound.
+    """
+    if not 0 <= lag <= bound:
+        raise ValueError(
+            f"rows were sampled {lag} policy versions before the policy to be trained, expected 0 "
+            f"to {bound} (rollout.staleness); run the rollout of this step again"
+        )
+
+
 def pick_proof_rows(rows: Rows, num_rows: int = NUM_PROOF_ROWS) -> npt.NDArray[np.int64]:
     """Return a few rows that train, those with an advantage first."""
     trains = np.flatnonzero(rows.num_training_tokens())

@@ -189,8 +189,21 @@ BROKEN = [
         "max-num-seqs",
         "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
     ),
-    ("rollout.shards", "sharded rollouts", "rollout.shards=2"),
-    ("rollout.staleness", "overlapping rollouts", "rollout.staleness=1"),
+    ("rollout.shards", "exceeds rollout.prompts_per_step", "rollout.shards=999"),
+    ("rollout.staleness", "no importance ratio", "LEGACY rollout.staleness=1"),
+    ("rollout.staleness", "below rl.save_every", "rollout.staleness=2 rl.save_every=2"),
+    ("rollout.staleness", "between segments", "rollout.staleness=40 rl.save_every=0"),
+    ("rl.old_logprobs", "rollout.staleness above 0", "rl.old_logprobs=engine"),
+    (
+        "rl.engine_correction",
+        "the same ones",
+        "rollout.staleness=1 rl.old_logprobs=engine rl.engine_correction=mask",
+    ),
+    (
+        "rl.engine_mismatch_bound",
+        "bounds the difference",
+        "rollout.staleness=1 rl.old_logprobs=engine rl.engine_mismatch_bound=0.2",
+    ),
 ]
 """Field, a few words of the message, and overrides of `grpo_arithmetic` that break the rule."""
 
@@ -224,6 +237,7 @@ CHANGED = {
     "rl.engine_correction_low": 0.4,
     "rl.engine_correction_high": 3.0,
     "rl.engine_mismatch_bound": 0.2,
+    "rl.old_logprobs": "engine",
     "rl.certified_deterministic_forward": True,
     "rl.pass_k": 2,
 }

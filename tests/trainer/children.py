@@ -40,7 +40,15 @@ def _everything() -> tuple[dict[str, Any], str]:
 
 def main(directory: str) -> None:
     """Compute one part after the other, so that a failure takes only the later ones with it."""
-    from tests.trainer import loop_runs, lora_runs, proof_runs, rank_runs, spread_runs, step_runs
+    from tests.trainer import (
+        behaviour_runs,
+        loop_runs,
+        lora_runs,
+        proof_runs,
+        rank_runs,
+        spread_runs,
+        step_runs,
+    )
 
     parts = {
         # Ranks are forked, and must be before this process makes an Accelerator of its own.
@@ -50,6 +58,7 @@ def main(directory: str) -> None:
         "loop": loop_runs.compute,
         "lora": lora_runs.compute,
         "spread": spread_runs.compute,
+        "behaviour": behaviour_runs.compute,
     }
     for name, compute in parts.items():
         torch.save(compute(), Path(directory, f"{name}.pt"))

@@ -20,7 +20,7 @@ from tasks.trainer.state import COUNTERS_FILE, state_digest
 from tests.policy.builders import open_policy, problems, run_config
 
 ALTERNATING = [1.0, -1.0] * 4
-KINDS = ("policy", "trainer", "tokenizer", "reference", "proved")
+KINDS = ("policy", "trainer", "tokenizer", "reference", "behaviour", "proved")
 
 
 def forget() -> None:

@@ -21,6 +21,7 @@ from flytekit.interfaces.random import random as names
 
 PRELOADED = (
     "mlflow.store.tracking.sqlalchemy_store",
+    "s3fs",
     "tasks.evaluation.held_out",
     "tasks.policy.embedded",
     "tasks.tracking.store",
@@ -32,12 +33,16 @@ PRELOADED = (
 
 
 def main() -> None:
-    from flytekit.bin.entrypoint import execute_task_cmd
+    from flytekit.bin.entrypoint import execute_task_cmd, map_execute_task_cmd
     from flytekit.clis.sdk_in_container.pyflyte import main as pyflyte
 
     for name in PRELOADED:
         importlib.import_module(name)
-    programs = {"pyflyte": pyflyte, "pyflyte-execute": execute_task_cmd}
+    programs = {
+        "pyflyte": pyflyte,
+        "pyflyte-execute": execute_task_cmd,
+        "pyflyte-map-execute": map_execute_task_cmd,
+    }
     for line in sys.stdin:
         request = json.loads(line)
         answer = wait(**request) if "wait" in request else start(programs, **request)
