@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sampling.hf import draw
+from tasks.sampling.drawing import draw
 from tasks.sampling.sampler import group_uniforms
 from tests.sampling.builders import params
 

@@ -169,7 +169,7 @@ def test_an_end_at_the_last_position_is_a_stop() -> None:
     assert group[0].finish_reason == "stop"
 
 
-@pytest.mark.parametrize("threshold", [0.0, 1.1], ids=["never", "at once"])
+@pytest.mark.parametrize("threshold", [1.0, 1e-9], ids=["all together", "at once"])
 def test_finished_rows_may_leave_the_batch_at_any_time(
     threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +177,7 @@ def test_finished_rows_may_leave_the_batch_at_any_time(
     long = params(max_tokens=20, num_samples=8)
     expected = engine.sample(PROMPTS, IDS, long)
     assert len({len(completion.tokens) for completion in flat(expected)}) > 4
-    monkeypatch.setattr(hf, "COMPACT_BELOW", threshold)
+    monkeypatch.setattr(hf, "REFILL_SHARE", threshold)
     assert_same_samples(engine.sample(PROMPTS, IDS, long), expected)
 
 
