@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+FEW = 64
+"""Most tokens of a vocabulary that is searched in one go."""
 BLOCK = 256
 """Tokens summed at once; only the block that a draw falls into is searched token by token."""
 CACHED = 2**19
@@ -23,7 +25,7 @@ def draw(logits_BV: Tensor, uniforms_B: Tensor, temperature: float) -> tuple[Ten
     token, with its log-probability at temperature 1. Logits are float32, uniform numbers float64.
     """
     num_rows, vocabulary = logits_BV.shape
-    if vocabulary <= BLOCK:
+    if vocabulary <= FEW:
         return _draw_from_few(logits_BV, uniforms_B, temperature)
     at_once = max(1, CACHED // vocabulary) if logits_BV.device.type == "cpu" else max(1, num_rows)
     parts = zip(logits_BV.split(at_once), uniforms_B.split(at_once), strict=True)
@@ -48,7 +50,7 @@ def _draw_from_many(
 ) -> tuple[Tensor, Tensor]:
     """One exponential per token, relative to the likeliest, and sums in float64 over blocks.
 
-    `log_softmax` is off by some 1e-5 with so many terms.
+    `log_softmax` sums in float32, which is off by some 1e-5 with so many terms.
     """
     scale = temperature or 1.0
     peak_B1 = logits_BV.amax(-1, keepdim=True)

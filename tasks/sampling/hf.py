@@ -57,9 +57,7 @@ class HfSampler:
             for prompt in range(len(prompts))
         ]
 
-    def logits(
-        self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
-    ) -> Tensor:
+    def logits(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         """Return the logits after the last position, in float32; the cache grows by the input."""
         output = self.model(
             input_ids=input_ids,
@@ -197,12 +195,12 @@ class _Batch:
         self._rows = Rows.joined([self._rows.at(keep), *(part.rows for part in newcomers)])
         if len(self._rows):
             places = [(part.cache, part.places_B) for part in newcomers]
-            width = int(self._rows.seen_B().max()) - 1
+            width = int(self._rows.seen().max()) - 1
             self._cache.hold([(self._cache, keep), *places], width)
 
     def _step(self) -> None:
         """Compute the token drawn last, and draw the next, for every row."""
-        seen_B = self._rows.seen_B()
+        seen_B = self._rows.seen()
         width = self._cache.get_seq_length() + 1
         columns = torch.arange(width, device=seen_B.device)
         mask = (columns >= width - seen_B[:, None]).long()
@@ -210,7 +208,7 @@ class _Batch:
         self._write(self._rows, self._engine.logits(last_B1, mask, positions_B1, self._cache))
 
     def _write(self, rows: Rows, logits_BV: Tensor) -> None:
-        drawn = draw(logits_BV, rows.next_uniforms_B(), self._params.temperature)
+        drawn = draw(logits_BV, rows.next_uniforms(), self._params.temperature)
         rows.write(*drawn, self._stops)
 
 

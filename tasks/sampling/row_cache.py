@@ -3,7 +3,6 @@
 Dimensions: `B` rows, `H` heads, `S` columns, `D` width of a head.
 """
 
-import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
@@ -52,11 +51,13 @@ def check_cache(config: PreTrainedConfig) -> None:
         ValueError: naming the kinds of layers.
     """
     layers = DynamicCache(config=config).layers
-    others = sorted({type(layer).__name__ for layer in layers if type(layer) not in _KEPT_BY_COLUMN})
+    others = sorted(
+        {type(layer).__name__ for layer in layers if type(layer) not in _KEPT_BY_COLUMN}
+    )
     if others:
         raise ValueError(
-            f"rollout.engine=transformers got a model whose cache has {', '.join(others)}, expected "
-            "attention layers that keep keys and values; set rollout.engine=vllm"
+            f"rollout.engine=transformers got a model whose cache has {', '.join(others)}, "
+            "expected attention layers that keep keys and values; set rollout.engine=vllm"
         )
 
 
@@ -95,17 +96,18 @@ def _laid_out(parts: list[tuple[DynamicLayer, Tensor]], width: int, size: int) -
 
 
 def _joined(parts: list[tuple[Tensor, Tensor]], width: int, size: int) -> Tensor:
-    """Return these rows of these tensors, ending at column `width` of `size`, in zeros.
+    """Return these rows of these tensors, ending at column `width` of `size`.
 
-    Zeros, as what is masked is still multiplied by 0.
+    Zeros stand to the left of them, as what is masked is still multiplied by 0.
     """
     states_BHSD, _ = parts[0]
     num_rows, num_heads = sum(len(rows) for _, rows in parts), states_BHSD.shape[1]
-    joined = states_BHSD.new_zeros(num_rows, num_heads, size, states_BHSD.shape[3])
+    joined = states_BHSD.new_empty(num_rows, num_heads, size, states_BHSD.shape[3])
     start = 0
     for states_BHSD, rows in parts:
+        place = joined[start : start + len(rows), :, :width]
         used = min(width, states_BHSD.shape[2])
-        place = joined[start : start + len(rows), :, width - used : width]
-        place.copy_(states_BHSD[:, :, -used:].index_select(0, rows))
+        place[:, :, : width - used].zero_()
+        place[:, :, width - used :] = states_BHSD[:, :, -used:].index_select(0, rows)
         start += len(rows)
     return joined

@@ -65,11 +65,11 @@ class Rows:
         names = [field.name for field in fields(self)]
         return type(self)(**{name: getattr(self, name)[places] for name in names})
 
-    def seen_B(self) -> Tensor:
+    def seen(self) -> Tensor:
         """Return how many tokens of prompt and response the next token is drawn from."""
         return self.prompt_lengths_B + self.lengths_B
 
-    def next_uniforms_B(self) -> Tensor:
+    def next_uniforms(self) -> Tensor:
         """Return the uniform number of every row's next token; any for a finished row."""
         last = self.uniforms_BT.shape[1] - 1
         return self.uniforms_BT.gather(1, self.lengths_B.clamp(max=last)[:, None])[:, 0]
@@ -92,8 +92,8 @@ class Rows:
         written = zip(self.ids_B.tolist(), self.lengths_B.tolist(), stopped, strict=True)
         return {
             row_id: Completion(
-                tokens=tokens[row, :length].copy(),
-                logprobs=logprobs[row, :length].copy(),
+                tokens=tokens[row, :length],
+                logprobs=logprobs[row, :length],
                 finish_reason="stop" if stops_here else "length",
             )
             for row, (row_id, length, stops_here) in enumerate(written)

@@ -1,7 +1,7 @@
 """What is sampled depends on weights, prompt, group, seed and step, and on nothing else."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,23 +10,19 @@ from transformers import PreTrainedModel
 
 from tasks.sampling import hf
 from tasks.sampling.sampler import Completion
-from tests.sampling.builders import END, params, sampler, token_lists
+from tests.sampling.builders import (
+    END,
+    assert_same_samples,
+    flat,
+    params,
+    sampler,
+    token_lists,
+)
 from tests.trainer.builders import learned_positions, reference, rotary
 
 PROMPTS = [[5, 9, 3], [7], [4, 4, 8, 2, 11, 6]]
 IDS = [70, 71, 72]
 MODELS = pytest.mark.parametrize("build", [rotary, learned_positions])
-
-
-def flat(groups: list[list[Completion]]) -> Iterator[Completion]:
-    return (completion for group in groups for completion in group)
-
-
-def assert_same_samples(got: list[list[Completion]], expected: list[list[Completion]]) -> None:
-    assert token_lists(got) == token_lists(expected)
-    for mine, other in zip(flat(got), flat(expected), strict=True):
-        np.testing.assert_allclose(mine.logprobs, other.logprobs, rtol=0, atol=1e-5)
-        assert mine.finish_reason == other.finish_reason
 
 
 def inverse_cdf(model: PreTrainedModel, prompt: list[int], uniforms: np.ndarray) -> list[int]:
