@@ -1,7 +1,8 @@
 """Sampling with transformers: batched, with a key-value cache, in the process of the policy.
 
-Dimensions: `P` prompts, `G` samples per prompt, `B = P * G` rows, `S` prompt positions,
-`T` response positions, `V` vocabulary.
+A finished response leaves its place in the batch to the next one waiting. Dimensions: `P` prompts,
+`G` samples per prompt, `B` rows decoded at once, `S` prompt positions, `T` response positions,
+`V` vocabulary.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,21 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
+<<<<<<< HEAD
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, group_uniforms
+=======
+from transformers import Cache, DynamicCache, PreTrainedModel
 
-COMPACT_BELOW = 0.75
-"""Finished rows leave the batch once fewer than this share is still being written."""
+from tasks.sampling.drawing import draw
+from tasks.sampling.row_cache import RowCache, check_cache
+from tasks.sampling.rows import Rows
+from tasks.sampling.sampler import Completion, SamplingParams, group_uniforms
+>>>>>>> sampler
+
+REFILL_SHARE = 0.25
+"""Finished rows leave the batch, and others take their places, once they are this share of it."""
 
 RENAMED = "cache" in signature(LlamaForCausalLM.forward).parameters
 CACHE = "cache" if RENAMED else "past_key_values"
@@ -45,20 +55,21 @@ class HfSampler:
         """Return `params.num_samples` completions for every prompt, in order.
 
         Raises:
-            ValueError: if a prompt is empty.
+            ValueError: if a prompt is empty, or a layer of the model has no keys and values.
         """
         if not all(prompts):
             raise ValueError(f"prompt {prompts.index([])} has no token; every prompt needs one")
-        results: list[list[Completion]] = [[] for _ in prompts]
+        check_cache(self.model.config)
         with _inference(self.model):
-            for rows, samples in _passes(len(prompts), params):
-                draws = [group_uniforms(group_ids[row], params)[samples] for row in rows]
-                uniforms = torch.from_numpy(np.concatenate(draws)).to(self.model.device)
-                written = self._decode([prompts[row] for row in rows], uniforms, params)
-                for row, completions in zip(rows, written, strict=True):
-                    results[row] += completions
-        return results
+            waiting = _Waiting(self, prompts, group_ids, params)
+            written = _Batch(self, waiting, params).write_all()
+        size = params.num_samples
+        return [
+            [written[prompt * size + sample] for sample in range(size)]
+            for prompt in range(len(prompts))
+        ]
 
+<<<<<<< HEAD
     def facts(self) -> EngineFacts:
         """Return the version of transformers."""
         return EngineFacts(engine="transformers", engine_version=transformers.__version__)
@@ -93,6 +104,10 @@ class HfSampler:
     def _forward(self, input_ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
         """Return the logits after the last position, in float32."""
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+=======
+    def logits(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        """Return the logits after the last position, in float32; the cache grows by the input."""
+>>>>>>> sampler
         output = self.model(
             input_ids=input_ids,
             attention_mask=mask,
@@ -104,92 +119,146 @@ class HfSampler:
         return output.logits[:, -1].float()
 
 
-def draw(logits_BV: Tensor, uniforms_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return a token per row and its log-probability under the distribution it was drawn from.
+@dataclass(frozen=True, kw_only=True)
+class _Prompts:
+    """Prompts that were computed, and what their samples begin with."""
 
-    The token is the inverse of the cumulative distribution at the row's uniform number, so equal
-    numbers give equal tokens whatever else is in the batch. Temperature 0 takes the likeliest
-    token, with its log-probability at temperature 1.
-    """
-    logprobs_BV = torch.log_softmax(logits_BV / (temperature or 1.0), -1)
-    if temperature == 0:
-        tokens_B = logprobs_BV.argmax(-1)
-    else:
-        cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
-        target_B1 = (uniforms_B * cumulative_BV[:, -1])[:, None]
-        tokens_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0]
-        tokens_B = tokens_B.clamp(max=logits_BV.shape[-1] - 1)
-    return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
+    cache: Cache
+    logits_PV: Tensor
+    lengths_P: Tensor
+    uniforms_BT: Tensor
+    first_id: int
 
 
-class _Writing:
-    """The responses being written: all rows' results, and which rows are still in the batch."""
+@dataclass(frozen=True, kw_only=True)
+class _Newcomers:
+    """Samples of computed prompts: rows, and where in the cache each one's prompt stands."""
 
-    def __init__(self, uniforms_BT: Tensor, mask: Tensor, stops: Tensor) -> None:
-        num_rows, self.max_tokens = uniforms_BT.shape
-        device = uniforms_BT.device
-        self._uniforms_BT, self._stops, self.mask = uniforms_BT, stops, mask
-        self._rows = torch.arange(num_rows, device=device)
-        self._tokens = torch.zeros(num_rows, self.max_tokens, dtype=torch.int32, device=device)
-        self._logprobs = torch.zeros(num_rows, self.max_tokens, device=device)
-        self._lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self._stopped = torch.zeros(num_rows, dtype=torch.bool, device=device)
-        self._position = 0
-
-    def uniforms(self) -> Tensor:
-        """Return this position's uniform number for every row of the batch."""
-        return self._uniforms_BT[self._rows, self._position]
-
-    def write(self, tokens_B: Tensor, logprobs_B: Tensor) -> Tensor:
-        """Append a token to every unfinished row; return the tokens."""
-        open_rows = ~self._stopped[self._rows]
-        rows = self._rows[open_rows]
-        self._tokens[rows, self._position] = tokens_B[open_rows].int()
-        self._logprobs[rows, self._position] = logprobs_B[open_rows]
-        self._lengths[rows] += 1
-        self._stopped[rows] = torch.isin(tokens_B[open_rows], self._stops)
-        self._position += 1
-        return tokens_B
-
-    def compact(self) -> Tensor | None:
-        """Drop finished rows once they are many; return the kept places, or None for all.
-
-        The attention mask grows by the position just written.
-        """
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], 1)
-        keep = (~self._stopped[self._rows]).nonzero()[:, 0]
-        if len(keep) >= COMPACT_BELOW * len(self._rows):
-            return None
-        self._rows, self.mask = self._rows[keep], self.mask[keep]
-        return keep
-
-    def done(self) -> bool:
-        """Return whether every row ended or reached its bound."""
-        return self._position == self.max_tokens or bool(self._stopped.all())
-
-    def completions(self, num_prompts: int) -> list[list[Completion]]:
-        """Return the written responses, grouped by prompt."""
-        tokens, logprobs = self._tokens.cpu().numpy(), self._logprobs.cpu().numpy()
-        lengths, stopped = self._lengths.tolist(), self._stopped.tolist()
-        flat = [
-            Completion(
-                tokens=tokens[row, :length],
-                logprobs=logprobs[row, :length],
-                finish_reason="stop" if stopped[row] else "length",
-            )
-            for row, length in enumerate(lengths)
-        ]
-        size = len(flat) // num_prompts
-        return [flat[start : start + size] for start in range(0, len(flat), size)]
+    rows: Rows
+    logits_BV: Tensor
+    cache: Cache
+    places_B: Tensor
 
 
-def _passes(num_prompts: int, params: SamplingParams) -> Iterator[tuple[range, slice]]:
-    """Cut the work into (prompts, samples) that stay within `batch_size` rows."""
-    samples = min(params.num_samples, params.batch_size)
-    prompts = max(1, params.batch_size // samples)
-    for first in range(0, num_prompts, prompts):
-        for sample in range(0, params.num_samples, samples):
-            yield range(first, min(first + prompts, num_prompts)), slice(sample, sample + samples)
+class _Waiting:
+    """The samples not yet begun, in order; a prompt is computed once, at its first sample."""
+
+    def __init__(
+        self,
+        engine: HfSampler,
+        prompts: list[list[int]],
+        group_ids: list[int],
+        params: SamplingParams,
+    ) -> None:
+        self._engine, self._params = engine, params
+        self._prompts, self._group_ids = prompts, group_ids
+        self._computed: _Prompts | None = None
+        self._num_computed = 0
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return len(self._prompts) * self._params.num_samples - self._next_id
+
+    def take(self, count: int) -> list[_Newcomers]:
+        """Begin the next `count` samples, or all that are left."""
+        taken = []
+        count = min(count, len(self))
+        while count:
+            part = self._take_computed(count)
+            taken.append(part)
+            count -= len(part.rows)
+        return taken
+
+    def _take_computed(self, count: int) -> _Newcomers:
+        """Begin samples of the prompts computed last; if none is left, compute the next ones."""
+        size = self._params.num_samples
+        if self._computed is None or self._next_id == self._num_computed * size:
+            self._computed = self._compute(-(-count // size))
+        computed = self._computed
+        end = min(self._next_id + count, self._num_computed * size)
+        ids_B = torch.arange(self._next_id, end, device=computed.lengths_P.device)
+        self._next_id = end
+        rows_B = ids_B - computed.first_id
+        places_B = rows_B // size
+        return _Newcomers(
+            rows=Rows.begin(ids_B, computed.uniforms_BT[rows_B], computed.lengths_P[places_B]),
+            logits_BV=computed.logits_PV[places_B],
+            cache=computed.cache,
+            places_B=places_B,
+        )
+
+    def _compute(self, count: int) -> _Prompts:
+        first = self._num_computed
+        prompts = self._prompts[first : first + count]
+        self._num_computed += len(prompts)
+        device = self._engine.model.device
+        input_ids, mask = _left_padded(prompts, self._engine.pad_token_id, device)
+        cache = DynamicCache()
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        logits_PV = self._engine.logits(input_ids, mask, positions, cache)
+        ids = self._group_ids[first : first + count]
+        draws = np.concatenate([group_uniforms(group_id, self._params) for group_id in ids])
+        return _Prompts(
+            cache=cache,
+            logits_PV=logits_PV,
+            lengths_P=mask.sum(1),
+            uniforms_BT=torch.from_numpy(draws).to(device),
+            first_id=first * self._params.num_samples,
+        )
+
+
+class _Batch:
+    """The rows being written, in step, and their cache."""
+
+    def __init__(self, engine: HfSampler, waiting: _Waiting, params: SamplingParams) -> None:
+        device = engine.model.device
+        stops = sorted(engine.stop_token_ids.union(params.stop_token_ids))
+        self._engine, self._waiting, self._params = engine, waiting, params
+        self._stops = torch.tensor(stops, device=device, dtype=torch.int64)
+        nobody = torch.zeros(0, device=device, dtype=torch.int64)
+        self._rows = Rows.begin(nobody, torch.zeros(0, params.max_tokens, device=device), nobody)
+        self._cache = RowCache(spare_columns=params.max_tokens)
+        self._written: dict[int, Completion] = {}
+
+    def write_all(self) -> dict[int, Completion]:
+        """Return every response by its number."""
+        while len(self._rows) or len(self._waiting):
+            if self._is_due():
+                self._refill()
+            else:
+                self._step()
+        return self._written
+
+    def _is_due(self) -> bool:
+        num_open = int(self._rows.is_open_B.sum())
+        return num_open <= (1 - REFILL_SHARE) * len(self._rows) or self._cache.is_full()
+
+    def _refill(self) -> None:
+        """Take out finished rows, admit as many others as there is room for, trim the cache."""
+        is_open_B = self._rows.is_open_B
+        self._written |= self._rows.at(~is_open_B).completions(self._stops)
+        keep = is_open_B.nonzero()[:, 0]
+        newcomers = self._waiting.take(self._params.batch_size - len(keep))
+        for part in newcomers:
+            self._write(part.rows, part.logits_BV)
+        self._rows = Rows.joined([self._rows.at(keep), *(part.rows for part in newcomers)])
+        if len(self._rows):
+            places = [(part.cache, part.places_B) for part in newcomers]
+            width = int(self._rows.seen().max()) - 1
+            self._cache.hold([(self._cache, keep), *places], width)
+
+    def _step(self) -> None:
+        """Compute the token drawn last, and draw the next, for every row."""
+        seen_B = self._rows.seen()
+        width = self._cache.get_seq_length() + 1
+        columns = torch.arange(width, device=seen_B.device)
+        mask = (columns >= width - seen_B[:, None]).long()
+        last_B1, positions_B1 = self._rows.last_B[:, None], seen_B[:, None] - 1
+        self._write(self._rows, self._engine.logits(last_B1, mask, positions_B1, self._cache))
+
+    def _write(self, rows: Rows, logits_BV: Tensor) -> None:
+        drawn = draw(logits_BV, rows.next_uniforms(), self._params.temperature)
+        rows.write(*drawn, self._stops)
 
 
 def _left_padded(

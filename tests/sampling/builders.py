@@ -1,5 +1,8 @@
 """Tiny samplers and parameters with keyword defaults."""
 
+from collections.abc import Iterator
+
+import numpy as np
 from transformers import PreTrainedModel
 
 from tasks.sampling.hf import HfSampler
@@ -27,3 +30,14 @@ def params(**changes: object) -> SamplingParams:
 
 def token_lists(groups: list[list[Completion]]) -> list[list[list[int]]]:
     return [[completion.tokens.tolist() for completion in group] for group in groups]
+
+
+def flat(groups: list[list[Completion]]) -> Iterator[Completion]:
+    return (completion for group in groups for completion in group)
+
+
+def assert_same_samples(got: list[list[Completion]], expected: list[list[Completion]]) -> None:
+    assert token_lists(got) == token_lists(expected)
+    for mine, other in zip(flat(got), flat(expected), strict=True):
+        np.testing.assert_allclose(mine.logprobs, other.logprobs, rtol=0, atol=1e-5)
+        assert mine.finish_reason == other.finish_reason

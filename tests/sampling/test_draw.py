@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sampling.hf import draw
+from tasks.sampling.drawing import draw
 from tasks.sampling.sampler import group_uniforms
 from tests.sampling.builders import params
 
@@ -56,6 +56,67 @@ def test_a_drawn_token_has_a_probability(
     expected = (torch.tensor(logits).double() / temperature).log_softmax(-1)
     assert 0 <= tokens.item() < len(logits)
     assert logprobs.item() == pytest.approx(expected[tokens].item(), abs=1e-4)
+
+
+MANY = [20, 100, 256, 257, 1000, 49_152]
+"""Sizes of a vocabulary: few tokens, one block, several, with and without a rest."""
+
+
+def many(vocabulary: int, *, rows: int = 24, spread: float = 4.0) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = spread * torch.randn(rows, vocabulary, generator=generator)
+    return logits, torch.rand(rows, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("vocabulary", MANY)
+def test_the_inverse_and_its_log_probability_hold_for_any_vocabulary(
+    vocabulary: int, temperature: float
+) -> None:
+    logits, uniforms = many(vocabulary)
+    tokens, logprobs = draw(logits, uniforms, temperature)
+    expected = (logits.double() / temperature).log_softmax(-1)
+    cumulative = torch.cat([torch.zeros(24, 1), expected.exp().cumsum(-1)], -1)
+    below = cumulative.gather(-1, tokens[:, None])[:, 0]
+    upto = cumulative.gather(-1, tokens[:, None] + 1)[:, 0]
+    # Exponentials are float32, so a boundary may be off by that much.
+    assert (below - 1e-6 <= uniforms).all()
+    assert (uniforms <= upto + 1e-6).all()
+    error = (logprobs - expected.gather(-1, tokens[:, None])[:, 0]).abs()
+    assert error.max() < 1e-6
+
+
+@pytest.mark.parametrize("vocabulary", MANY)
+def test_a_row_is_drawn_alike_alone_and_among_others(vocabulary: int) -> None:
+    logits, uniforms = many(vocabulary)
+    tokens, logprobs = draw(logits, uniforms, 1.0)
+    for row in range(0, 24, 7):
+        one = slice(row, row + 1)
+        alone = draw(logits[one], uniforms[one], 1.0)
+        assert torch.equal(alone[0], tokens[one])
+        assert torch.equal(alone[1], logprobs[one])
+
+
+@pytest.mark.parametrize("vocabulary", MANY)
+def test_the_likeliest_token_is_found_in_any_vocabulary(vocabulary: int) -> None:
+    logits, uniforms = many(vocabulary)
+    tokens, logprobs = draw(logits, uniforms, 0.0)
+    assert torch.equal(tokens, logits.argmax(-1))
+    assert logprobs == pytest.approx(logits.double().log_softmax(-1).amax(-1), abs=1e-6)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 5e-324, 1e-9, 0.5, 1 - 1e-9, 1 - 2**-53])
+@pytest.mark.parametrize("vocabulary", MANY)
+def test_no_token_of_probability_zero_in_any_vocabulary(vocabulary: int, uniform: float) -> None:
+    logits, _ = many(vocabulary, rows=50, spread=12.0)
+    impossible = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1)) < 0.9
+    impossible[:, -7:] = impossible[:, :7] = True
+    impossible[:, 8] = False
+    logits[impossible] = -torch.inf
+    tokens, logprobs = draw(logits, torch.full((50,), uniform, dtype=torch.float64), 1.0)
+    assert logprobs.isfinite().all()
+    assert not impossible.gather(-1, tokens[:, None]).any()
+    assert tokens.tolist() != [8] * 50 or vocabulary < 257
 
 
 def test_draws_have_the_frequencies_of_the_distribution() -> None:

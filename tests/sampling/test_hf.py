@@ -1,7 +1,7 @@
 """What is sampled depends on weights, prompt, group, seed and step, and on nothing else."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,23 +10,19 @@ from transformers import PreTrainedModel
 
 from tasks.sampling import hf
 from tasks.sampling.sampler import Completion
-from tests.sampling.builders import END, params, sampler, token_lists
+from tests.sampling.builders import (
+    END,
+    assert_same_samples,
+    flat,
+    params,
+    sampler,
+    token_lists,
+)
 from tests.trainer.builders import learned_positions, reference, rotary
 
 PROMPTS = [[5, 9, 3], [7], [4, 4, 8, 2, 11, 6]]
 IDS = [70, 71, 72]
 MODELS = pytest.mark.parametrize("build", [rotary, learned_positions])
-
-
-def flat(groups: list[list[Completion]]) -> Iterator[Completion]:
-    return (completion for group in groups for completion in group)
-
-
-def assert_same_samples(got: list[list[Completion]], expected: list[list[Completion]]) -> None:
-    assert token_lists(got) == token_lists(expected)
-    for mine, other in zip(flat(got), flat(expected), strict=True):
-        np.testing.assert_allclose(mine.logprobs, other.logprobs, rtol=0, atol=1e-5)
-        assert mine.finish_reason == other.finish_reason
 
 
 def inverse_cdf(model: PreTrainedModel, prompt: list[int], uniforms: np.ndarray) -> list[int]:
@@ -169,7 +165,7 @@ def test_an_end_at_the_last_position_is_a_stop() -> None:
     assert group[0].finish_reason == "stop"
 
 
-@pytest.mark.parametrize("threshold", [0.0, 1.1], ids=["never", "at once"])
+@pytest.mark.parametrize("threshold", [1.0, 1e-9], ids=["all together", "at once"])
 def test_finished_rows_may_leave_the_batch_at_any_time(
     threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +173,7 @@ def test_finished_rows_may_leave_the_batch_at_any_time(
     long = params(max_tokens=20, num_samples=8)
     expected = engine.sample(PROMPTS, IDS, long)
     assert len({len(completion.tokens) for completion in flat(expected)}) > 4
-    monkeypatch.setattr(hf, "COMPACT_BELOW", threshold)
+    monkeypatch.setattr(hf, "REFILL_SHARE", threshold)
     assert_same_samples(engine.sample(PROMPTS, IDS, long), expected)
 
 
