@@ -17,7 +17,7 @@ def test_a_side_that_was_not_measured_has_no_ratio_and_says_so() -> None:
 
 
 def test_a_check_is_a_row_with_one_figure() -> None:
-    assert table([check("a share", 0.012345)]).splitlines()[-1] == "| a share | 0.01234 |  |  |"
+    assert table([check("a share", 0.0123)]).splitlines()[-1] == "| a share | 0.0123 |  |  |"
 
 
 def test_publishing_replaces_what_lies_between_the_markers_and_nothing_else(tmp_path: Path) -> None:
