@@ -42,7 +42,7 @@ def check(name: str, value: object) -> Record:
 
 def table(records: list[Record]) -> str:
     """Return all records as one Markdown table."""
-    header = "| what | ours | TRL | ratio |\n|---|---:|---:|---:|"
+    header = "| what | ours | peer | ratio |\n|---|---:|---:|---:|"
     return "\n".join([header, *map(_row, records)])
 
 
