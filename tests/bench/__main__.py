@@ -24,9 +24,17 @@ def layouts(*, quick: bool) -> list[Record]:
     ]
 
 
+def passes(*, quick: bool) -> list[Record]:
+    """Return the peak memory of a training pass in GiB, beside the logits of every position."""
+    from tests.bench import memory
+
+    return [] if quick else memory.measure()
+
+
 SECTIONS: list[tuple[str, Callable[..., list[Record]]]] = [
     ("comparison", comparison.compare),
     ("layouts", layouts),
+    ("memory", passes),
     ("run", orchestration.whole_run),
     ("scaling", orchestration.scaling),
     ("imports", orchestration.imports),
