@@ -65,7 +65,7 @@ SMOLLM2 = Work(
     max_tokens=64,
     mini_batches=1,
     chunk_rows=8,
-    num_steps=3,
+    num_steps=2,
 )
 EMBEDDED = Work(
     name="embedded",
@@ -76,7 +76,7 @@ EMBEDDED = Work(
     max_tokens=4,
     mini_batches=4,
     chunk_rows=256,
-    num_steps=21,
+    num_steps=11,
 )
 WORKS = (SMOLLM2, EMBEDDED)
 
