@@ -8,6 +8,10 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
+TRL_VENV := .venv-trl
+TRL_BIN := $(TRL_VENV)/bin
+TRL_READY := $(TRL_VENV)/.ready
+TRL_PIP := $(TRL_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-trl.txt
 
 .PHONY: help setup grpo test test-vllm check fix bench bench-long docs clean
 
@@ -56,14 +60,21 @@ fix: $(READY) ## Format, and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## Measure what a step costs
+bench: $(READY) $(TRL_READY) ## Measure what a step costs, beside TRL
 	$(BIN)/python -m tests.bench
 
 bench-long: $(READY) ## Measure what grows with the steps of a run
 	$(BIN)/python -m tests.bench.long
 
+# What we compare with lives apart, so that nothing of ours ever imports it.
+$(TRL_READY): constraints-trl.txt
+	$(PYTHON) -m venv $(TRL_VENV)
+	$(TRL_PIP) torch==$$(sed -n 's/^torch==//p' constraints-trl.txt)
+	$(TRL_PIP) trl
+	touch $@
+
 docs: $(READY) ## Write the generated pages
 	$(BIN)/python -m configs reference > docs/configuration.md
 
 clean: ## Delete the virtual environment and caches
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(TRL_VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info

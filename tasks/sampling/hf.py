@@ -14,18 +14,12 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
-<<<<<<< HEAD
-from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
-
-from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, group_uniforms
-=======
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 from tasks.sampling.drawing import draw
 from tasks.sampling.row_cache import RowCache, check_cache
 from tasks.sampling.rows import Rows
-from tasks.sampling.sampler import Completion, SamplingParams, group_uniforms
->>>>>>> sampler
+from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, group_uniforms
 
 REFILL_SHARE = 0.25
 """Finished rows leave the batch, and others take their places, once they are this share of it."""
@@ -69,45 +63,12 @@ class HfSampler:
             for prompt in range(len(prompts))
         ]
 
-<<<<<<< HEAD
     def facts(self) -> EngineFacts:
         """Return the version of transformers."""
         return EngineFacts(engine="transformers", engine_version=transformers.__version__)
 
-    def _decode(
-        self, prompts: list[list[int]], uniforms_BT: Tensor, params: SamplingParams
-    ) -> list[list[Completion]]:
-        """Prefill every prompt once, copy its cache to its samples, and write them in step."""
-        num_samples = len(uniforms_BT) // len(prompts)
-        input_ids, mask = _left_padded(prompts, self.pad_token_id, self.model.device)
-        cache = DynamicCache(config=self.model.config)
-        logits_PV = self._forward(input_ids, mask, cache)
-        if num_samples > 1:
-            cache.batch_repeat_interleave(num_samples)
-        state = _Writing(uniforms_BT, mask.repeat_interleave(num_samples, 0), self._stops(params))
-        logits_BV = logits_PV.repeat_interleave(num_samples, 0)
-        while True:
-            tokens = state.write(*draw(logits_BV, state.uniforms(), params.temperature))
-            keep = state.compact()
-            if len(tokens) == 0 or state.done():
-                break
-            if keep is not None:
-                cache.batch_select_indices(keep)
-                tokens = tokens[keep]
-            logits_BV = self._forward(tokens[:, None], state.mask, cache)
-        return state.completions(len(prompts))
-
-    def _stops(self, params: SamplingParams) -> Tensor:
-        stops = sorted(self.stop_token_ids.union(params.stop_token_ids))
-        return torch.tensor(stops, device=self.model.device, dtype=torch.int64)
-
-    def _forward(self, input_ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """Return the logits after the last position, in float32."""
-        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
-=======
     def logits(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         """Return the logits after the last position, in float32; the cache grows by the input."""
->>>>>>> sampler
         output = self.model(
             input_ids=input_ids,
             attention_mask=mask,

@@ -1,80 +1,84 @@
-"""`make bench`: what a run of `grpo_arithmetic` costs, a step on two ranks, and a pass's memory.
+"""`make bench`: everything that is claimed of speed, measured in one run on one machine.
 
-Prints tables and writes `build/bench.json`: a list of `{"check": name, "value": number}`, and of
-`{"work", "phase", "ours", "peer", "ratio"}` where something is compared.
+Prints one table and writes `build/bench.json`: a list of `{work, phase, ours, peer, ratio}`, where
+a ratio above 1 means that ours is better, and of `{check, value}`.
 """
 
-import json
-import platform
-import subprocess
+import argparse
 import sys
-import time
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from tests.bench import memory
-from tests.bench.ranks import seconds_per_step
+from tests.bench import comparison, machine, orchestration, processes
+from tests.bench.records import COMPLETE, Record, check, publish, read, table, write
 
-ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "build" / "bench.json"
-TIMEOUT_S = 900
-BODIES = ("rollout", "score", "annotate", "train", "evaluate")
+
+def layouts(*, quick: bool) -> list[Record]:
+    """Return what a backward pass takes by layout, and what of it is padding."""
+    arguments = ["--quick"] if quick else []
+    told = processes.told(Path(sys.executable), "tests.bench.layouts", *arguments)
+    return [
+        check(f"layout {name}: {figure}", value)
+        for name, figures in told.items()
+        for figure, value in figures.items()
+    ]
+
+
+def passes(*, quick: bool) -> list[Record]:
+    """Return the peak memory of a training pass in GiB, beside the logits of every position."""
+    from tests.bench import memory
+
+    return [] if quick else memory.measure()
+
+
+def ranks(*, quick: bool) -> list[Record]:
+    """Return the seconds of a training step on one rank and on two."""
+    from tests.bench.ranks import seconds_per_step
+
+    return [] if quick else [check(name, value) for name, value in seconds_per_step().items()]
+
+
+SECTIONS: list[tuple[str, Callable[..., list[Record]]]] = [
+    ("comparison", comparison.compare),
+    ("layouts", layouts),
+    ("memory", passes),
+    ("ranks", ranks),
+    ("run", orchestration.whole_run),
+    ("scaling", orchestration.scaling),
+    ("imports", orchestration.imports),
+]
+"""What is measured, in this order; each takes `quick`."""
+
+
+def measure(names: list[str], *, quick: bool) -> list[Record]:
+    """Return the records of some sections, and of the machine that they were measured on."""
+    is_complete = names == [name for name, _ in SECTIONS] and not quick
+    found = [*machine.describe(), check(COMPLETE, is_complete)]
+    for name, section in SECTIONS:
+        if name in names:
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            found += section(quick=quick)
+    return found
 
 
 def main() -> None:
-    """Measure, print and write."""
-    with TemporaryDirectory() as folder:
-        summary = train(Path(folder))
-    checks = {**stages(summary), **imports(), **seconds_per_step()}
-    for name, value in checks.items():
-        print(f"{name:36s} {value:10.4f}")
-    print(f"{platform.machine()}, torch {version('torch')}, flytekit {version('flytekit')}")
-    RESULT.parent.mkdir(exist_ok=True)
-    compared = memory.measure()
-    for row in compared:
-        print(f"{row['phase']:56s} {row['ours']:6.2f} {row['peer']:6.2f} GiB {row['ratio']:6.2f}")
-    rows = [*({"check": name, "value": value} for name, value in checks.items()), *compared]
-    RESULT.write_text(json.dumps(rows, indent=2) + "\n")
-
-
-def train(folder: Path) -> dict[str, object]:
-    """Run `grpo_arithmetic` in a directory of its own and return its summary."""
-    command = ["pyflyte", "run", "workflows/grpo.py", "grpo"]
-    overrides = ["--overrides", f"job.output_root={folder}"]
-    program = str(Path(sys.executable).with_name(command[0]))
-    subprocess.run([program, *command[1:], *overrides], cwd=ROOT, check=True, timeout=TIMEOUT_S)
-    return json.loads((folder / "grpo_arithmetic" / "summary.json").read_text())
-
-
-def stages(summary: dict[str, object]) -> dict[str, float]:
-    """Return seconds per step by stage, and the share of the steps that is spent in none.
-
-    Setup and bootstrap happen once and are no part of a step.
-    """
-    seconds, steps = summary["seconds"], summary["steps"]
-    per_step = {f"{stage} s/step": seconds[stage] / steps for stage in BODIES}
-    orchestration = seconds["orchestration"]
-    loop = orchestration + sum(seconds[stage] for stage in BODIES)
-    return {
-        **per_step,
-        "orchestration s/step": orchestration / steps,
-        "orchestration share of the steps": orchestration / loop,
-        "orchestration share of the run": orchestration / seconds["total"],
-        "total s": seconds["total"],
-        "accuracy gained": summary["last_accuracy"] - summary["first_accuracy"],
-    }
-
-
-def imports() -> dict[str, float]:
-    """Return how long importing the workflow takes in a fresh process, less Python's own start."""
-    return {"import workflows.grpo s": _seconds("import workflows.grpo") - _seconds("pass")}
-
-
-def _seconds(code: str) -> float:
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=TIMEOUT_S)
-    return time.perf_counter() - started
+    """Measure, print and write; or put what was measured last into the docs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    names = [name for name, _ in SECTIONS]
+    parser.add_argument("--quick", action="store_true", help="next to no work: shows that it runs")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="SECTION")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="measure nothing: write the last table into docs/benchmarks.md",
+    )
+    arguments = parser.parse_args()
+    if arguments.publish:
+        publish(read())
+        return
+    records = measure([n for n in names if n in arguments.only], quick=arguments.quick)
+    print(table(records))
+    write(records)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.recomputing import recompute_layers
 from tasks.trainer.rows import Rows, collate, plan_chunks
+from tests.bench.records import Record, compared
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800
@@ -99,17 +100,11 @@ PHASES = {
 """What is compared with what, in GiB of peak memory."""
 
 
-def measure() -> list[dict[str, object]]:
-    """Return a record for each phase: `work`, `phase`, `ours` and `peer` in GiB, and `ratio`."""
+def measure() -> list[Record]:
+    """Return what each phase takes, ours and plain, in GiB."""
     peaks = {way: _in_a_process(way) for way in WAYS}
     return [
-        {
-            "work": WORK,
-            "phase": f"peak memory, {phase}",
-            "ours": peaks[first],
-            "peer": peaks[second],
-            "ratio": peaks[first] / peaks[second],
-        }
+        compared(WORK, f"peak memory GiB, {phase}", peaks[first], peaks[second])
         for phase, (first, second) in PHASES.items()
     ]
 
