@@ -7,6 +7,10 @@ SEGMENT_STEPS = 40
 of a run stay under the usual limit of 100 nodes."""
 
 
+BEHAVIOUR = "behaviour"
+"""Role of the policy that sampled the rows, where it is not the one in training."""
+
+
 def sampled_from(config: RunConfig, step: int, start: int) -> int:
     """Return the step whose policy, as it is before that step's update, samples the rows of `step`.
 
