@@ -120,3 +120,12 @@ def test_weights_of_either_type_take_sixteen_bytes_with_their_optimizer(dtype: s
 def _training(overrides: str) -> list[str]:
     lines = memory_lines(resolve("grpo_smollm2_format", overrides))
     return [line for line in lines if line.startswith("train: ")]
+
+
+@pytest.mark.parametrize(("strategy", "gib"), [("ddp", "46.0 GiB"), ("fsdp2", "23.0 GiB")])
+def test_of_several_processes_each_holds_the_state_or_its_part(strategy: str, gib: str) -> None:
+    several = f"trainer.num_processes=2 trainer.strategy={strategy} resources.train.gpus=2"
+    lines = plan(resolve("grpo_qwen3b_gsm8k", several))
+    (train,) = (line for line in lines if line.startswith("train, each process: "))
+    assert f"{gib} weights, gradients and AdamW" in train
+    assert f"2 training processes, strategy {strategy}" in lines
