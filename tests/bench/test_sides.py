@@ -15,7 +15,7 @@ from tests.bench import bare, layouts
 from tests.bench.prepare import DECLARING_FILES, declare_no_end
 from tests.bench.work import EMBEDDED
 from tests.policy.builders import open_policy, problems, run_config
-from tests.trainer.builders import reference, rotary
+from tests.trainer.builders import learned_positions, reference, rotary
 
 TOKENS = 24
 PROMPTS = [[4, 5, 6], [7], [3, 9, 4, 12, 5]]
@@ -55,7 +55,7 @@ def test_nothing_but_the_end_is_taken_out_of_the_files_of_a_policy(tmp_path: Pat
 
 
 def test_the_plain_loop_scores_responses_as_a_lone_forward_pass_does() -> None:
-    model = rotary()
+    model = learned_positions()
     responses = torch.randint(0, 20, (3, 5))
     found = bare.logprobs(model, PROMPTS, responses)
     for row, prompt in enumerate(PROMPTS):
@@ -64,10 +64,7 @@ def test_the_plain_loop_scores_responses_as_a_lone_forward_pass_does() -> None:
 
 
 def test_the_plain_loop_samples_groups_from_prompts_of_any_length() -> None:
-    model = rotary()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8)
+    model = learned_positions()
     work = replace(SMALL, group_size=400, max_tokens=2)
     written = bare.generate(model, PROMPTS, work)
     assert written.shape == (1200, 2)
