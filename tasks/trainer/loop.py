@@ -22,6 +22,7 @@ from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.behaviour import attest, behaviour_logprobs
+from tasks.trainer.packing import plan_rows
 from tasks.trainer.reference import BaseReference, open_reference
 from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
@@ -187,12 +188,13 @@ def _share(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np
     """
     trains = part[rows.num_training_tokens()[part] > 0]
     bound, accelerator = config.trainer.max_tokens_per_chunk, session.accelerator
+    scale = session.attention_scale
     planned = plan_share(
         rows.widths,
         trains if len(trains) else part[:1],
         rank=accelerator.process_index,
         num_ranks=accelerator.num_processes,
-        plan=lambda picked: plan_chunks(rows.widths, picked, max_tokens=bound),
+        plan=lambda picked: plan_rows(rows, picked, scale, max_tokens=bound),
     )
     return planned.each(lambda chunk: collate(rows, chunk, accelerator.device))
 

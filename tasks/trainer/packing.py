@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from objectives.batch import TrajectoryBatch
+from tasks.trainer.rows import Rows, plan_chunks
 
 PROMPT, PADDING = -1, -2
 """What stands in `Packed.segments` where no row's response does."""
@@ -45,14 +48,19 @@ class Packed(NamedTuple):
     segments: Tensor
     predictors: Tensor
 
-    def attention_mask(self) -> Tensor:
-        """Return which token may see which, [G, 1, L, L] bool; padding sees itself alone."""
-        queries, keys = self.segments[:, :, None], self.segments[:, None, :]
-        width = self.segments.shape[1]
-        causal = torch.ones(width, width, dtype=torch.bool, device=queries.device).tril()
-        own = torch.eye(width, dtype=torch.bool, device=queries.device)
-        seen = causal & ((queries == keys) | (keys == PROMPT)) & (keys != PADDING)
-        return (seen | own)[:, None]
+
+def attention_mask(segments: Tensor) -> Tensor:
+    """Return which token may see which, [G, 1, L, L] bool; padding sees itself alone.
+
+    Args:
+        segments: [G, L], as in `Packed`.
+    """
+    queries, keys = segments[:, :, None], segments[:, None, :]
+    width = segments.shape[1]
+    causal = torch.ones(width, width, dtype=torch.bool, device=segments.device).tril()
+    own = torch.eye(width, dtype=torch.bool, device=segments.device)
+    seen = causal & ((queries == keys) | (keys == PROMPT)) & (keys != PADDING)
+    return (seen | own)[:, None]
 
 
 def split_packs(
@@ -88,6 +96,27 @@ def split_packs(
             packs.append([index])
             width, prompt = alone, row.prompt
     return packs
+
+
+def plan_rows(
+    rows: Rows, picked: npt.NDArray[np.int64], attention_scale: float, *, max_tokens: int
+) -> list[npt.NDArray[np.int64]]:
+    """Group some rows into chunks of bounded size, those that share a prompt side by side.
+
+    Args:
+        rows: of a batch.
+        picked: the ones to plan, numbers into `rows`.
+        attention_scale: as in `split_packs`; 0: by length alone.
+        max_tokens: most padded tokens of a chunk.
+    """
+    if not attention_scale:
+        return plan_chunks(rows.widths, picked, max_tokens=max_tokens)
+    described = [
+        Row(rows.prompt_numbers[row], len(rows.prompts[row]), len(rows.responses[row]))
+        for row in picked.tolist()
+    ]
+    chunks = plan_packs(described, attention_scale=attention_scale, max_tokens=max_tokens)
+    return [picked[chunk] for chunk in chunks]
 
 
 def plan_packs(rows: Sequence[Row], *, attention_scale: float, max_tokens: int) -> list[list[int]]:

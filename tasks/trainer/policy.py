@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 from objectives.batch import TokenLogprobs, TrajectoryBatch
 from objectives.primitives.logprobs import selected_logprobs
 from objectives.primitives.mapped import PerToken, map_logits
+from tasks.trainer.capabilities import attention_scale, shares_prompts
+from tasks.trainer.packing import attention_mask, pack
 from tasks.trainer.recomputing import recomputing
 
 HEAD_TOLERANCE = 1e-3
@@ -21,6 +23,11 @@ HEAD_TOLERANCE = 1e-3
 
 class PolicyModel(nn.Module):
     """Scores response tokens; only their positions reach the vocabulary head.
+
+    Attributes:
+        model: the transformers model.
+        attention_scale: what decides which rows share one copy of their prompt, see `split_packs`;
+            0 where none does, as in models whose attention takes no mask of one's own.
 
     Raises:
         ValueError: when built, if the model's logits are not its head applied to its hidden states
@@ -31,6 +38,9 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.model = model
         self._check_head()
+        self.attention_scale = (
+            attention_scale(model) if shares_prompts(model, self._hidden) else 0.0
+        )
 
     def forward(
         self,
@@ -63,8 +73,15 @@ class PolicyModel(nn.Module):
 
     def response_hidden(self, batch: TrajectoryBatch) -> Tensor:
         """Return the hidden states [N, H] from which the response tokens are predicted."""
+        if self.attention_scale and batch.num_sequences > 1:
+            packed = pack(batch, attention_scale=self.attention_scale)
+            if len(packed.input_ids) < batch.num_sequences:
+                mask = attention_mask(packed.segments)
+                hidden_GLH = self._hidden(packed.input_ids, mask, packed.positions)
+                return hidden_GLH.flatten(0, 1)[packed.predictors]
         mask_BT = batch.response_mask.bool()
-        hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask)
+        positions = (batch.attention_mask.cumsum(1) - 1).clamp(min=0)
+        hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask, positions)
         return hidden_BSH[:, -mask_BT.shape[1] - 1 : -1][mask_BT]
 
     @cached_property
@@ -72,8 +89,7 @@ class PolicyModel(nn.Module):
         """The vocabulary head."""
         return self.model.get_output_embeddings()
 
-    def _hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
+    def _hidden(self, input_ids: Tensor, attention_mask: Tensor, positions: Tensor) -> Tensor:
         with recomputing(self.model):
             output = self.model.base_model(
                 input_ids=input_ids,
@@ -87,7 +103,8 @@ class PolicyModel(nn.Module):
     def _check_head(self) -> None:
         probe = torch.arange(2, device=self.model.device)[None]
         logits = self.model(probe).logits
-        ours = nn.functional.linear(self._hidden(probe, torch.ones_like(probe)), self.head.weight)
+        hidden = self._hidden(probe, torch.ones_like(probe), positions=probe)
+        ours = nn.functional.linear(hidden, self.head.weight)
         error = (ours - logits).abs().max() / logits.abs().max().clamp(min=HEAD_TOLERANCE)
         if not error <= HEAD_TOLERANCE:
             raise ValueError(

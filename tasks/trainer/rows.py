@@ -1,6 +1,7 @@
 """The rows of a batch in memory, cut into chunks of bounded size, and a chunk as tensors."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,12 @@ class Rows:
         """Prompt and response lengths [N, 2]."""
         lengths = zip(map(len, self.prompts), map(len, self.responses), strict=True)
         return np.array(list(lengths), dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def prompt_numbers(self) -> list[int]:
+        """A number for each row [N], the same for rows of the same prompt tokens."""
+        numbers: dict[bytes, int] = {}
+        return [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in self.prompts]
 
     def num_training_tokens(self) -> npt.NDArray[np.int64]:
         """Return how many tokens of each row train: [N]."""

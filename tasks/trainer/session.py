@@ -1,7 +1,7 @@
 """What training keeps alive between steps, and where it comes from when it does not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from configs.plan import AnyConfig
-from configs.trainer import Strategy
+from configs.trainer import Trainer
 from objectives.batch import TrajectoryBatch
 from tasks.policy import resident
 from tasks.policy.directory import load_model, save_weights
@@ -54,14 +54,19 @@ class Session:
         state: its optimizer and counters.
         accelerator: device, precision and ranks.
         network: what kind of model it is.
-        strategy: how it is spread.
+        trainer: how it is spread and laid out.
     """
 
     module: nn.Module
     state: TrainerState
     accelerator: Accelerator
     network: Network = LANGUAGE_MODEL
-    strategy: Strategy = "ddp"
+    trainer: Trainer = field(default_factory=Trainer)
+
+    @property
+    def attention_scale(self) -> float:
+        """What decides which rows share one copy of their prompt; 0: none."""
+        return getattr(unwrapped(self.module), "attention_scale", 0.0)
 
     @property
     def policy(self) -> Adapter:
@@ -76,7 +81,7 @@ class Session:
 
 def checkout(config: AnyConfig, files: PolicyFiles, network: Network = LANGUAGE_MODEL) -> Session:
     """Return the live session that equals `files`, or one loaded from them, for this use alone."""
-    key = _key(files, config.trainer.strategy)
+    key = _key(files, config.trainer)
     session = resident.checkout("trainer", key, lambda: _load(config, files, network))
     resident.drop("policy")
     return session
@@ -114,14 +119,14 @@ def publish(session: Session, files: PolicyFiles, to: tuple[Path, Path]) -> Poli
         weights=weights,
         trainer_state=trainer_state,
     )
-    resident.publish("trainer", _key(written, session.strategy), session)
+    resident.publish("trainer", _key(written, session.trainer), session)
     if session.accelerator.num_processes == 1:
         resident.publish("policy", written.digest, module.model)
     return written
 
 
-def _key(files: PolicyFiles, strategy: Strategy) -> str:
-    return f"{files.key}:{strategy}"
+def _key(files: PolicyFiles, trainer: Trainer) -> str:
+    return f"{files.key}:{trainer.strategy}:{trainer.share_prompts}"
 
 
 def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
@@ -131,11 +136,14 @@ def _load(config: AnyConfig, files: PolicyFiles, network: Network) -> Session:
     if config.trainer.gradient_checkpointing:
         recompute_layers(model)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    module = spread(network.wrap(model), accelerator, config.trainer.strategy)
+    module = network.wrap(model)
+    if isinstance(module, PolicyModel) and not config.trainer.share_prompts:
+        module.attention_scale = 0.0
+    module = spread(module, accelerator, config.trainer.strategy)
     return Session(
         module=module,
         state=load_state(files.trainer_state, unwrapped(module), config.trainer),
         accelerator=accelerator,
         network=network,
-        strategy=config.trainer.strategy,
+        trainer=config.trainer,
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from objectives.batch import TrajectoryBatch
-from tasks.trainer.packing import PADDING, Row, pack, plan_packs, split_packs
+from tasks.trainer.packing import PADDING, Row, attention_mask, pack, plan_packs, split_packs
 
 SIZES = {
     "vocab_size": 20,
@@ -60,7 +60,7 @@ def packed(model: torch.nn.Module, attention_scale: float) -> torch.Tensor:
     hidden = model.base_model(
         input_ids=layout.input_ids,
         position_ids=layout.positions,
-        attention_mask=layout.attention_mask(),
+        attention_mask=attention_mask(layout.segments),
         use_cache=False,
     ).last_hidden_state
     return hidden.flatten(0, 1)[layout.predictors]

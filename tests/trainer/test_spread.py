@@ -101,4 +101,4 @@ def test_steps_of_live_ranks_and_of_ranks_that_load_from_disk_give_the_same_bits
 
 def test_ranks_keep_what_they_have_just_written() -> None:
     written = spread()["live"]["fsdp2"][-1].policy
-    assert spread()["held under fsdp2"]["key"] == f"{written.key}:fsdp2"
+    assert spread()["held under fsdp2"]["key"] == f"{written.key}:fsdp2:True"
