@@ -96,10 +96,10 @@ def prove_reduction(
         ValueError: if it exceeds what rounding explains.
     """
     singles = [batch.take(torch.tensor([row])) for row in range(batch.num_sequences)]
-    whole = _flat_gradient(policy, objective, [batch], accelerator)
-    split = _flat_gradient(policy, objective, singles, accelerator)
+    whole = _gradient(policy, objective, [batch], accelerator)
+    split = _gradient(policy, objective, singles, accelerator)
     sums = accelerator.reduce(
-        torch.stack([(whole - split).square().sum(), whole.square().sum(), (whole * split).sum()])
+        torch.stack([_products(one, other) for one, other in zip(whole, split, strict=True)]).sum(0)
     )
     difference = (sums[0].sqrt() / sums[1].sqrt().clamp(min=1e-12)).item()
     tolerance = TOLERANCE[next(policy.module.parameters()).dtype]
@@ -120,17 +120,26 @@ def _diagnosis(sums: torch.Tensor) -> str:
     return f"Split, it is {scale:.3f} times the whole one."
 
 
-def _flat_gradient(
+def _products(whole: torch.Tensor, split: torch.Tensor) -> torch.Tensor:
+    """Return the squared difference of two gradients, the first one's square, and their product.
+
+    One parameter at a time, as float64 copies of all gradients would take more than training does.
+    """
+    one, other = whole.double(), split.double()
+    return torch.stack([(one - other).square().sum(), one.square().sum(), (one * other).sum()])
+
+
+def _gradient(
     policy: PolicyAdapter,
     objective: Objective,
     chunks: list[TrajectoryBatch],
     accelerator: Accelerator,
-) -> torch.Tensor:
+) -> list[torch.Tensor]:
+    """Return the gradient of each parameter, or this rank's part of it, and clear it."""
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
     policy.module.zero_grad(set_to_none=True)
     gradients(policy, objective, chunks, accelerator)
-    flat = [part_of(torch.zeros_like(p) if p.grad is None else p.grad) for p in parameters]
-    result = torch.cat([gradient.flatten().double() for gradient in flat])
+    result = [part_of(torch.zeros_like(p) if p.grad is None else p.grad) for p in parameters]
     policy.module.zero_grad(set_to_none=True)
     return result
 

@@ -101,10 +101,10 @@ def test_a_process_for_every_task_measures_the_same(
     words = overrides(run.directory.parent, **SEVERAL)
     kept = json.loads((newest.directory / "evaluation.json").read_text())
     (newest.directory / "evaluation.json").unlink()
-    runner = Pods(execute, tmp_path / "pods")
+    runner = Pods(execute, tmp_path / "logs", str(tmp_path / "pods"))
     runner.run(evaluate_policy, overrides=words)
     assert json.loads((newest.directory / "evaluation.json").read_text()) == kept
-    assert {name.rpartition(".")[2] for name in runner.ran} >= {
+    assert {ran.task.rpartition(".")[2] for ran in runner.ran} >= {
         "open_checkpoint",
         "sample_held_out",
         "score_held_out",

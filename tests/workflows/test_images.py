@@ -133,6 +133,7 @@ def test_a_package_holds_every_task_under_its_image(tmp_path: Path) -> None:
     found = {name: of(image) for name, image in packaged(tmp_path).items()}
     assert {name for name, role in found.items() if role == ROLLOUT} == {
         "tasks.rollout.vllm_rollout",
+        "tasks.rollout_shards.vllm_rollout_shard",
         "tasks.evaluate.vllm_evaluate",
         "tasks.sample_held_out.vllm_sample_held_out",
         "tasks.teacher_score.vllm_teacher_score",
