@@ -1,5 +1,7 @@
 """The one base of every config section: immutable, strict, and closed to unknown keys."""
 
+from functools import cache
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -17,6 +19,13 @@ class Section(BaseModel):
         allow_inf_nan=False,
     )
 
+    @classmethod
+    def model_json_schema(cls, *args: object, **settings: object) -> dict[str, object]:
+        """Return what pydantic does, kept: flytekit asks for it at every node of every graph."""
+        if args or settings:
+            return super().model_json_schema(*args, **settings)  # pyright: ignore[reportArgumentType]
+        return _schema(cls)
+
     def changed(self) -> set[str]:
         """Return the names of the fields whose value differs from the default.
 
@@ -29,3 +38,8 @@ class Section(BaseModel):
             for name, field in fields.items()
             if getattr(self, name) != field.get_default(call_default_factory=True)
         }
+
+
+@cache
+def _schema(section: type[Section]) -> dict[str, object]:
+    return super(Section, section).model_json_schema()

@@ -189,7 +189,7 @@ BROKEN = [
         "max-num-seqs",
         "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
     ),
-    ("rollout.shards", "exceeds rollout.prompts_per_step", "rollout.shards=999"),
+    ("rollout.shards", "exceeds rollout.prompts_per_step", "rollout.shards=9999"),
     ("rollout.staleness", "no importance ratio", "LEGACY rollout.staleness=1"),
     ("rollout.staleness", "below rl.save_every", "rollout.staleness=2 rl.save_every=2"),
     ("rollout.staleness", "between segments", "rollout.staleness=40 rl.save_every=0"),

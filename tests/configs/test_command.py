@@ -41,11 +41,11 @@ def test_diff_prints_the_keys_in_which_two_recipes_differ(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text("base: grpo_arithmetic\njob: {name: other}\nrl: {mini_batches: 8}\n")
+    other.write_text("base: grpo_arithmetic\njob: {name: other}\nrl: {mini_batches: 16}\n")
     assert main(["diff", "grpo_arithmetic", str(other)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "job.name: 'grpo_arithmetic' -> 'other'",
-        "rl.mini_batches: 4 -> 8",
+        "rl.mini_batches: 8 -> 16",
     ]
 
 
