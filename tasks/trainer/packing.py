@@ -76,10 +76,10 @@ def split_packs(
         attention_scale: length at which attention costs as much as the rest of a layer.
         max_tokens: most tokens of a pack; a longer row gets one of its own.
 
-    >>> rows = [Row(7, 100, 60), Row(7, 100, 60), Row(8, 100, 60)]
-    >>> split_packs(rows, attention_scale=3000)
+    >>> rows = [Row(7, 10, 600), Row(7, 10, 600), Row(8, 10, 600)]
+    >>> split_packs(rows, attention_scale=1e6)
     [[0, 1], [2]]
-    >>> split_packs(rows, attention_scale=100)
+    >>> split_packs(rows, attention_scale=3e3)
     [[0], [1], [2]]
     """
     packs: list[list[int]] = []

@@ -61,7 +61,7 @@ def split_rows_over(widths: Numbers, rows: Numbers, num_ranks: int) -> list[Numb
 
     >>> widths = np.array([[2, 3], [2, 9], [2, 4], [2, 1]])
     >>> [part.tolist() for part in split_rows_over(widths, np.arange(4), 2)]
-    [[1], [0, 2, 3]]
+    [[1, 3], [0, 2]]
     """
     if num_ranks == 1:
         return [rows]

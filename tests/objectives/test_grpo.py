@@ -437,7 +437,12 @@ def _step(rl: Rl) -> torch.Tensor:
 
 
 def test_the_list_of_knobs_is_complete() -> None:
-    elsewhere = {"grpo_surrogate", "certified_deterministic_forward", "engine_mismatch_bound"}
+    elsewhere = {
+        "grpo_surrogate",
+        "certified_deterministic_forward",
+        "engine_mismatch_bound",
+        "old_logprobs",  # of the trainer: where the frozen log-probabilities come from
+    }
     fields = SurrogateKnobs.model_fields.keys() | Regularisers.model_fields.keys()
     assert fields - elsewhere == SETTINGS.keys()
 

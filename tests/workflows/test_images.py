@@ -59,6 +59,7 @@ def images(flow: PythonFunctionTask, **inputs: object) -> dict[str, str]:
     )
     context = FlyteContextManager.current_context().with_serialization_settings(settings)
     state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    flow._wf = None  # compiled once per process otherwise, with the inputs of that time
     with FlyteContextManager.with_context(context.with_execution_state(state)) as now:
         spec = flow.compile_into_workflow(now, flow._task_function, **inputs)
     return {template.id.name: template.container.image for template in spec.tasks}
