@@ -12,7 +12,6 @@ from tasks.policy.declared import declared
 from tasks.policy.directory import load_model
 from tasks.policy.files import PolicyFiles
 from tasks.policy.tokenizing import tokenizer_of
-from tasks.sampling.hf import HfSampler
 from tasks.sampling.sampler import Completion, Sampler, SamplingParams
 
 
@@ -119,7 +118,10 @@ def _sampler(config: RunConfig, files: PolicyFiles) -> Sampler:
             return ServerSampler(settings=config.rollout.server, files=files, declared=facts)
 
 
-def _in_process(config: RunConfig, files: PolicyFiles, stops: frozenset[int]) -> HfSampler:
+def _in_process(config: RunConfig, files: PolicyFiles, stops: frozenset[int]) -> Sampler:
+    # Here, because the transformers that vLLM keeps may lack what it builds on.
+    from tasks.sampling.hf import HfSampler
+
     model = resident.borrow(
         "policy", files.digest, lambda: load_model(files.weights, dtype=config.model.dtype)
     )
