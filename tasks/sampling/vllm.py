@@ -81,12 +81,19 @@ class VllmSampler:
     def arguments(self) -> dict[str, object]:
         """Return the arguments of the engine, but for the model."""
         rollout = self.config.rollout
+        length = rollout.max_prompt_tokens + rollout.max_tokens
         return {
             **process_arguments(rollout.vllm, dtype=self.config.model.dtype),
             **adapter_arguments(self.files.weights),
-            "max_model_len": rollout.max_prompt_tokens + rollout.max_tokens,
+            "max_model_len": length,
             "max_num_seqs": rollout.batch_size,
+            # At least one for every sequence and a whole prompt, or the engine refuses to start.
+            "max_num_batched_tokens": max(PASS_TOKENS, rollout.batch_size, length),
         }
+
+
+PASS_TOKENS = 8192
+"""Tokens of one pass of the engine, prompts included, unless more are needed."""
 
 
 @contextmanager

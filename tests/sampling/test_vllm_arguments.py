@@ -75,6 +75,19 @@ def test_a_teacher_has_an_engine_of_its_own_settings(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "max_tokens", "tokens"), [(8, 5, 8192), (9000, 5, 9000), (8, 9990, 10054)]
+)
+def test_a_pass_holds_a_token_of_every_sequence_and_a_whole_one(
+    tmp_path: Path, batch_size: int, max_tokens: int, tokens: int
+) -> None:
+    files = open_policy(run_config(tmp_path))
+    settings = {"engine": "vllm", "batch_size": batch_size, "max_tokens": max_tokens}
+    config = run_config(tmp_path, rollout=settings)
+    engine = VllmSampler(config=config, files=files, stop_token_ids=frozenset())
+    assert engine.arguments()["max_num_batched_tokens"] == tokens
+
+
 def adapters(root: Path, **declared: object) -> Path:
     root.mkdir(exist_ok=True)
     (root / ADAPTER_CONFIG).write_text(json.dumps({"revision": None, **declared}))
