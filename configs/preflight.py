@@ -379,6 +379,16 @@ CONTRADICTIONS: tuple[Rule[RunConfig], ...] = (
         broken=lambda c: c.rollout.shards > c.rollout.prompts_per_step,
         message="exceeds rollout.prompts_per_step, and a shard needs a prompt; lower it",
     ),
+    Rule(
+        field="rollout.routing_replay",
+        broken=lambda c: c.rollout.routing_replay and c.rollout.engine != "transformers",
+        message="only rollout.engine=transformers records the experts of a token; set it to false",
+    ),
+    Rule(
+        field="rollout.routing_replay",
+        broken=lambda c: c.rollout.routing_replay and c.model.source in ("embedded", "smollm2"),
+        message="this model.source is no mixture of experts; set it to false",
+    ),
     *OVERLAP_CONTRADICTIONS,
 )
 """Settings that cannot hold together."""

@@ -45,7 +45,26 @@ class VllmServer(Section):
     """Most responses asked for at once."""
 
 
-class Rollout(Section):
+class Sampling(Section):
+    """The distribution that a response is drawn from."""
+
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature: logits are divided by it; training needs more than 0."""
+
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus mass; only 1 (off) trains, as engine and loss must share one distribution."""
+
+    top_k: int = Field(default=0, ge=0)
+    """Most likely tokens kept; only 0 (off) trains."""
+
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Least probability relative to the likeliest token; only 0 (off) trains."""
+
+    stop_token_ids: list[int] = []
+    """Tokens that end a response, beside those of the tokenizer and the generation config."""
+
+
+class Rollout(Sampling):
     """One batch of sampled responses."""
 
     engine: Literal["transformers", "vllm", "server"] = "transformers"
@@ -63,21 +82,6 @@ class Rollout(Section):
     max_prompt_tokens: int = Field(default=64, ge=1)
     """Longest prompt; a longer one stops the run by name."""
 
-    temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature: logits are divided by it; training needs more than 0."""
-
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus mass; only 1 (off) trains, as engine and loss must share one distribution."""
-
-    top_k: int = Field(default=0, ge=0)
-    """Most likely tokens kept; only 0 (off) trains."""
-
-    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Least probability relative to the likeliest token; only 0 (off) trains."""
-
-    stop_token_ids: list[int] = []
-    """Tokens that end a response, beside those of the tokenizer and the generation config."""
-
     batch_size: int = Field(default=1024, ge=1)
     """Most responses decoded at once; bounds the memory of the KV cache."""
 
@@ -86,6 +90,10 @@ class Rollout(Section):
 
     shards: int = Field(default=1, ge=1)
     """Rollout tasks among which the prompts of a step are divided."""
+
+    routing_replay: bool = False
+    """Record the experts that each token is sent to, and train with the same (mixture of experts
+    only): rounding then never sends a token elsewhere."""
 
     vllm: VllmEngine = VllmEngine()
     """Memory and parallelism of `engine=vllm`."""

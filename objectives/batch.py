@@ -46,6 +46,8 @@ class TrajectoryBatch:
         teacher_logprobs: [B, T] log-probabilities of the same tokens under the teacher; or None.
         teacher_topk_ids: [B, T, K] the teacher's most probable tokens; or None.
         teacher_topk_logprobs: [B, T, K] their log-probabilities; or None.
+        routed_experts: [B, S, R] the experts that the sampler's routers chose, `K` for each layer
+            of experts, -1 where the router is free to choose; or None.
 
     Raises:
         ValueError: naming the tensor whose shape disagrees with `response_tokens`.
@@ -62,6 +64,7 @@ class TrajectoryBatch:
     teacher_logprobs: Tensor | None = None
     teacher_topk_ids: Tensor | None = None
     teacher_topk_logprobs: Tensor | None = None
+    routed_experts: Tensor | None = None
 
     def __post_init__(self) -> None:
         require_shape("response_tokens", self.response_tokens, (None, None))
@@ -86,6 +89,8 @@ class TrajectoryBatch:
             tensor = getattr(self, name)
             if tensor is not None:
                 require_shape(name, tensor, (rows, width, None))
+        if self.routed_experts is not None:
+            require_shape("routed_experts", self.routed_experts, (*self.input_ids.shape, None))
 
     @property
     def num_sequences(self) -> int:
@@ -97,6 +102,10 @@ class TrajectoryBatch:
         """[B, T], 1 on response tokens and 0 on their padding, whether they train or not."""
         start = self.attention_mask.shape[1] - self.response_tokens.shape[1]
         return self.attention_mask[:, start:]
+
+    def unrouted(self) -> "TrajectoryBatch":
+        """Return the batch for another model than the sampler's, whose routers choose freely."""
+        return replace(self, routed_experts=None)
 
     def take(self, rows: Tensor) -> "TrajectoryBatch":
         """Return the batch of the given rows (int64 indices), at the same padded widths."""

@@ -83,6 +83,12 @@ TEACHER = _extend(
 """What distils: the teacher's log-probabilities (nats) of the response tokens, and its likeliest
 tokens at each of them, most probable first; null where `rl.teacher_topk` is 0."""
 
+ROUTED_EXPERTS = "routed_experts"
+OPTIONAL = pa.schema([_required(ROUTED_EXPERTS, pa.list_(pa.list_(pa.int16())))])
+"""What a table of responses may have beside its columns: for each token of prompt and response but
+the last, the experts that a mixture-of-experts model chose, layer by layer; rows of unequal
+models do not mix."""
+
 JUDGED = _extend(SCORED, [pa.field("correct", pa.bool_(), nullable=True)])
 """What is evaluated; null: whether the response is right could not be told."""
 
@@ -224,6 +230,7 @@ def require(
         TypeError: columns are missing, superfluous or of another type, or hold a null.
         ValueError: the stamp is another one, lists of a row differ in length, or ids repeat.
     """
+    schema = _extend(schema, [f for f in _optional(schema) if f.name in table.column_names])
     _check_columns(table.schema, schema, stage)
     _check_stamp(table, {"run": run, "step": None if step is None else str(step)}, stage)
     metadata = table.schema.metadata
@@ -243,6 +250,8 @@ def check_rows(table: pa.Table, *, stage: str) -> None:
     for name in _PER_TOKEN:
         if name in table.column_names:
             _check_lengths(table, name, stage)
+    if ROUTED_EXPERTS in table.column_names:
+        _check_routed(table, stage)
     if "sample_id" not in table.column_names:
         _check_unique(table, ("pair_id" if "pair_id" in table.column_names else "group_id",), stage)
         return
@@ -253,6 +262,10 @@ def check_rows(table: pa.Table, *, stage: str) -> None:
 def lengths(column: pa.ChunkedArray) -> np.ndarray:
     """Return the number of items of every list of `column`: int64 [N]."""
     return pc.list_value_length(column).to_numpy().astype(np.int64)
+
+
+def _optional(schema: pa.Schema) -> pa.Schema:
+    return OPTIONAL if "response_tokens" in schema.names else pa.schema([])
 
 
 def _check_columns(got: pa.Schema, expected: pa.Schema, stage: str) -> None:
@@ -301,6 +314,25 @@ def _check_lengths(table: pa.Table, name: str, stage: str) -> None:
         raise ValueError(
             f"{stage}: {wrong.size} rows differ in length between 'response_tokens' and {name!r};"
             f" first at row {row}: {expected[row]} against {got[row]}"
+        )
+
+
+def _check_routed(table: pa.Table, stage: str) -> None:
+    """Check that all tokens but the last of every row have experts, and equally many."""
+    tokens = lengths(table["prompt_tokens"]) + lengths(table["response_tokens"])
+    got = lengths(table[ROUTED_EXPERTS])
+    wrong = np.flatnonzero(got != tokens - 1)
+    if wrong.size:
+        row = wrong[0]
+        raise ValueError(
+            f"{stage}: {ROUTED_EXPERTS!r} of row {row} is of {got[row]} tokens, expected "
+            f"{tokens[row] - 1}: all of prompt and response but the last"
+        )
+    counts = np.unique(lengths(pc.list_flatten(table[ROUTED_EXPERTS])))
+    if counts.size > 1:
+        raise ValueError(
+            f"{stage}: tokens in {ROUTED_EXPERTS!r} have {counts.tolist()} choices, expected the "
+            "same number: rows of different models are mixed"
         )
 
 

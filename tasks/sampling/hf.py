@@ -2,20 +2,21 @@
 
 A finished response leaves its place in the batch to the next one waiting. Dimensions: `P` prompts,
 `G` samples per prompt, `B` rows decoded at once, `S` prompt positions, `T` response positions,
-`V` vocabulary.
+`V` vocabulary, `R` choices of experts per token, 0 where they are not recorded.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from inspect import signature
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers import Cache, DynamicCache, LlamaForCausalLM, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
+from tasks.policy.routing import Routers, recording
 from tasks.sampling.drawing import draw
 from tasks.sampling.row_cache import RowCache, check_cache
 from tasks.sampling.rows import Rows
@@ -24,9 +25,17 @@ from tasks.sampling.sampler import Completion, EngineFacts, SamplingParams, grou
 REFILL_SHARE = 0.25
 """Finished rows leave the batch, and others take their places, once they are this share of it."""
 
-RENAMED = "cache" in signature(LlamaForCausalLM.forward).parameters
-CACHE = "cache" if RENAMED else "past_key_values"
-"""What models call their key-value cache: vLLM keeps a transformers that has the older name."""
+
+class Predicted(NamedTuple):
+    """What a forward pass gives.
+
+    Attributes:
+        logits_BV: logits after the last position, in float32.
+        experts_BSR: where each position was sent, int16.
+    """
+
+    logits_BV: Tensor
+    experts_BSR: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +46,13 @@ class HfSampler:
         model: a causal language model; its mode and its cache setting are restored after use.
         stop_token_ids: tokens that the model and its tokenizer declare an end.
         pad_token_id: any token; what stands at padding is never attended to.
+        recorded: the routers whose choices are to be recorded, if any.
     """
 
     model: PreTrainedModel
     stop_token_ids: frozenset[int]
     pad_token_id: int
+    recorded: Routers | None = None
 
     def sample(
         self, prompts: list[list[int]], group_ids: list[int], params: SamplingParams
@@ -59,25 +70,30 @@ class HfSampler:
             written = _Batch(self, waiting, params).write_all()
         size = params.num_samples
         return [
-            [written[prompt * size + sample] for sample in range(size)]
+            [waiting.whole(prompt, written[prompt * size + sample]) for sample in range(size)]
             for prompt in range(len(prompts))
         ]
+
+    @property
+    def num_choices(self) -> int:
+        """`R`."""
+        return self.recorded.num_choices if self.recorded else 0
 
     def facts(self) -> EngineFacts:
         """Return the version of transformers."""
         return EngineFacts(engine="transformers", engine_version=transformers.__version__)
 
-    def logits(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """Return the logits after the last position, in float32; the cache grows by the input."""
-        output = self.model(
-            input_ids=input_ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{CACHE: cache},
-        )
-        return output.logits[:, -1].float()
+    def predict(
+        self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
+    ) -> Predicted:
+        """Compute some more positions of every row; the cache grows by them."""
+        inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": positions}
+        settings = {"cache": cache, "use_cache": True, "logits_to_keep": 1}
+        shape = (*input_ids.shape, self.num_choices)
+        with recording(self.recorded) if self.recorded else nullcontext() as experts:
+            logits = self.model(**inputs, **settings).logits[:, -1].float()
+        chosen = experts() if experts else input_ids.new_zeros(shape)
+        return Predicted(logits, chosen.view(shape).short())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +130,7 @@ class _Waiting:
         self._engine, self._params = engine, params
         self._prompts, self._group_ids = prompts, group_ids
         self._computed: _Prompts | None = None
+        self._experts: list[np.ndarray] = []
         self._num_computed = 0
         self._next_id = 0
 
@@ -130,6 +147,13 @@ class _Waiting:
             count -= len(part.rows)
         return taken
 
+    def whole(self, prompt: int, completion: Completion) -> Completion:
+        """Return a completion with the experts of its prompt before its own."""
+        if completion.experts is None:
+            return completion
+        experts = np.concatenate([self._experts[prompt], completion.experts])
+        return replace(completion, experts=experts)
+
     def _take_computed(self, count: int) -> _Newcomers:
         """Begin samples of the prompts computed last; if none is left, compute the next ones."""
         size = self._params.num_samples
@@ -142,7 +166,12 @@ class _Waiting:
         rows_B = ids_B - computed.first_id
         places_B = rows_B // size
         return _Newcomers(
-            rows=Rows.begin(ids_B, computed.uniforms_BT[rows_B], computed.lengths_P[places_B]),
+            rows=Rows.begin(
+                ids_B,
+                computed.uniforms_BT[rows_B],
+                computed.lengths_P[places_B],
+                self._engine.num_choices,
+            ),
             logits_BV=computed.logits_PV[places_B],
             cache=computed.cache,
             places_B=places_B,
@@ -156,7 +185,9 @@ class _Waiting:
         input_ids, mask = _left_padded(prompts, self._engine.pad_token_id, device)
         cache = DynamicCache()
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        logits_PV = self._engine.logits(input_ids, mask, positions, cache)
+        logits_PV, experts_PSR = self._engine.predict(input_ids, mask, positions, cache)
+        chosen = zip(experts_PSR, mask.bool(), strict=True)
+        self._experts += [experts[used].cpu().numpy() for experts, used in chosen]
         ids = self._group_ids[first : first + count]
         draws = np.concatenate([group_uniforms(group_id, self._params) for group_id in ids])
         return _Prompts(
@@ -177,7 +208,8 @@ class _Batch:
         self._engine, self._waiting, self._params = engine, waiting, params
         self._stops = torch.tensor(stops, device=device, dtype=torch.int64)
         nobody = torch.zeros(0, device=device, dtype=torch.int64)
-        self._rows = Rows.begin(nobody, torch.zeros(0, params.max_tokens, device=device), nobody)
+        nothing = torch.zeros(0, params.max_tokens, device=device)
+        self._rows = Rows.begin(nobody, nothing, nobody, engine.num_choices)
         self._cache = RowCache(spare_columns=params.max_tokens)
         self._written: dict[int, Completion] = {}
 
@@ -215,7 +247,9 @@ class _Batch:
         columns = torch.arange(width, device=seen_B.device)
         mask = (columns >= width - seen_B[:, None]).long()
         last_B1, positions_B1 = self._rows.last_B[:, None], seen_B[:, None] - 1
-        self._write(self._rows, self._engine.logits(last_B1, mask, positions_B1, self._cache))
+        predicted = self._engine.predict(last_B1, mask, positions_B1, self._cache)
+        self._rows.route(predicted.experts_BSR[:, 0])
+        self._write(self._rows, predicted.logits_BV)
 
     def _write(self, rows: Rows, logits_BV: Tensor) -> None:
         drawn = draw(logits_BV, rows.next_uniforms(), self._params.temperature)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from configs.run import RunConfig
-from tasks.data.schemas import PROMPTS, ROLLOUTS, TOKENS, extend, read_stamp, require
+from tasks.data.schemas import OPTIONAL, PROMPTS, ROLLOUTS, TOKENS, extend, read_stamp, require
 from tasks.policy import resident
 from tasks.policy.declared import declared
 from tasks.policy.directory import load_model
@@ -49,7 +49,8 @@ def rollout(
     )
     before = refill * config.rollout.prompts_per_step + first_prompt
     first_id = before * config.rollout.group_size
-    return respond(config, prompts, files, params, first_id=first_id)
+    with_experts = config.rollout.routing_replay
+    return respond(config, prompts, files, params, first_id=first_id, with_experts=with_experts)
 
 
 def evaluation_rollout(config: RunConfig, prompts: pa.Table, files: PolicyFiles) -> pa.Table:
@@ -76,17 +77,18 @@ def respond(
     params: SamplingParams,
     *,
     first_id: int = 0,
+    with_experts: bool = False,
 ) -> pa.Table:
     """Sample every prompt and lay the completions out as rows, groups together and in order.
 
     Sample ids count from `first_id`. The table's metadata says what engine sampled it, and the
-    seed that all responses are drawn from.
+    seed that all responses are drawn from. `with_experts` adds the column `routed_experts`.
     """
     prompts = require(prompts, PROMPTS, stage="rollout")
     tokens = prompts["prompt_tokens"].to_pylist()
     _check_lengths(tokens, prompts, config.rollout.max_prompt_tokens)
     tokenizer = tokenizer_of(files)
-    sampler = _sampler(config, files)
+    sampler = _sampler(config, files, with_experts=with_experts)
     groups = sampler.sample(tokens, prompts["group_id"].to_pylist(), params)
     completions = [completion for group in groups for completion in group]
     texts = tokenizer.batch_decode(
@@ -98,16 +100,29 @@ def respond(
         **_columns(completions, texts, params, files),
     }
     table = extend(repeated, ROLLOUTS, columns, stage="rollout")
+    if with_experts:
+        table = require(table.append_column(*_experts(completions)), ROLLOUTS, stage="rollout")
     facts = {**asdict(sampler.facts()), "sampling_seed": str(params.seed)}
     return table.replace_schema_metadata({**read_stamp(table), **facts})
 
 
-def _sampler(config: RunConfig, files: PolicyFiles) -> Sampler:
+def _experts(completions: list[Completion]) -> tuple[pa.Field, pa.ListArray]:
+    """Return the column of the experts that each token was sent to."""
+    per_row = [completion.experts for completion in completions]
+    (field,) = OPTIONAL
+    choices = np.concatenate(per_row)
+    offsets = np.arange(len(choices) + 1, dtype=np.int32) * choices.shape[1]
+    tokens = pa.ListArray.from_arrays(pa.array(offsets), pa.array(choices.ravel()))
+    rows = np.concatenate([[0], np.cumsum([len(one) for one in per_row])]).astype(np.int32)
+    return field, pa.ListArray.from_arrays(pa.array(rows), tokens)
+
+
+def _sampler(config: RunConfig, files: PolicyFiles, *, with_experts: bool) -> Sampler:
     facts = declared(files)
     _check_context(config, facts.context)
     match config.rollout.engine:
         case "transformers":
-            return _in_process(config, files, facts.stop_token_ids)
+            return _in_process(config, files, facts.stop_token_ids, with_experts=with_experts)
         case "vllm":
             from tasks.sampling.vllm import VllmSampler
 
@@ -118,8 +133,11 @@ def _sampler(config: RunConfig, files: PolicyFiles) -> Sampler:
             return ServerSampler(settings=config.rollout.server, files=files, declared=facts)
 
 
-def _in_process(config: RunConfig, files: PolicyFiles, stops: frozenset[int]) -> Sampler:
-    # Here, because the transformers that vLLM keeps may lack what it builds on.
+def _in_process(
+    config: RunConfig, files: PolicyFiles, stops: frozenset[int], *, with_experts: bool
+) -> Sampler:
+    # Here, because the transformers that vLLM keeps may lack what they build on.
+    from tasks.policy.routing import routers_of
     from tasks.sampling.hf import HfSampler
 
     model = resident.borrow(
@@ -127,7 +145,13 @@ def _in_process(config: RunConfig, files: PolicyFiles, stops: frozenset[int]) ->
     )
     tokenizer = tokenizer_of(files)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    return HfSampler(model=model, stop_token_ids=stops, pad_token_id=pad)
+    recorded = routers_of(model) if with_experts else None
+    if with_experts and recorded is None:
+        raise ValueError(
+            f"rollout.routing_replay=true, but {type(model).__name__} is no mixture of experts; "
+            "remove it"
+        )
+    return HfSampler(model=model, stop_token_ids=stops, pad_token_id=pad, recorded=recorded)
 
 
 def _check_context(config: RunConfig, context: int | None) -> None:

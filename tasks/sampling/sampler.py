@@ -38,11 +38,14 @@ class Completion:
         tokens: sampled token ids, the end token included.
         logprobs: log-probability of each of them (nats) under the distribution it was drawn from.
         finish_reason: `stop`, or `length` where `max_tokens` was reached without an end token.
+        experts: [S - 1, R] the experts that each token of prompt and response but the last was sent
+            to, layer by layer; None unless they were to be recorded.
     """
 
     tokens: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     finish_reason: str
+    experts: npt.NDArray[np.int16] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

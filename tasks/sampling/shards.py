@@ -49,17 +49,34 @@ def join(prompts: pa.Table, tables: list[pa.Table], *, group_size: int) -> pa.Ta
 
     Raises:
         TypeError: a table has another schema.
-        ValueError: a group or sample is missing, there twice, or of no prompt; ids are named.
+        ValueError: a group or sample is missing, there twice, or of no prompt; ids are named. Or
+            shards differ in run, step, engine or seed.
     """
     prompts = require(prompts, PROMPTS, stage="join_shards")
     plain = [require(table, ROLLOUTS, stage="join_shards") for table in tables]
+    origin = _common_origin(plain)
     rows = pa.concat_tables([table.replace_schema_metadata(None) for table in plain])
     groups, samples = (rows[name].to_pylist() for name in ("group_id", "sample_index"))
     place = _places(prompts["group_id"].to_pylist(), group_size)
     _require_each_once(Counter(zip(groups, samples, strict=True)), place)
     order = np.argsort([place[key] for key in zip(groups, samples, strict=True)])
-    origin = {key: text for key, text in read_stamp(plain[0]).items() if key != SECONDS}
     return rows.take(order).combine_chunks().replace_schema_metadata(origin)
+
+
+def _common_origin(tables: list[pa.Table]) -> dict[str, str]:
+    """Return what all tables say of their origin; how long each took is its own."""
+    first, *others = (
+        {key: text for key, text in read_stamp(table).items() if key != SECONDS} for table in tables
+    )
+    for other in others:
+        for key in sorted(first.keys() | other.keys()):
+            if first.get(key) != other.get(key):
+                raise ValueError(
+                    f"join_shards: shards differ in {key}: {first.get(key)!r} and "
+                    f"{other.get(key)!r}; run the rollout of this step again, all its shards on "
+                    "the same image and inputs"
+                )
+    return first
 
 
 def _places(group_ids: list[int], group_size: int) -> dict[tuple[int, int], int]:

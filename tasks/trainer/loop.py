@@ -18,6 +18,7 @@ from configs.run import RunConfig
 from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
 from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
+from tasks.data.schemas import ROUTED_EXPERTS
 from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
@@ -100,6 +101,7 @@ def train(
         config, _reference(config, others, session), _teachers(config, others, table)
     )
     require_columns(objective, table)
+    _require_experts(config, table)
     score = partial(behaviour_logprobs, config, session, behaviour, lag)
     metrics = _updates(config, objective, session, read_rows(table), score)
     return Trained(
@@ -163,6 +165,14 @@ def require_columns(objective: Objective, table: pa.Table) -> None:
             )
 
 
+def _require_experts(config: RunConfig, table: pa.Table) -> None:
+    if config.rollout.routing_replay and ROUTED_EXPERTS not in table.column_names:
+        raise ValueError(
+            f"rollout.routing_replay=true, but the table has no column {ROUTED_EXPERTS!r}: it was "
+            "sampled without; run the rollout of this step again"
+        )
+
+
 def _updates(
     config: RunConfig, objective: Objective, session: Session, rows: Rows, score: Score
 ) -> dict[str, float]:
@@ -195,6 +205,7 @@ def _share(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np
         rank=accelerator.process_index,
         num_ranks=accelerator.num_processes,
         plan=lambda picked: plan_rows(rows, picked, scale, max_tokens=bound),
+        prompts=rows.prompt_numbers if scale else None,
     )
     return planned.each(lambda chunk: collate(rows, chunk, accelerator.device))
 

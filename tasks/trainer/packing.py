@@ -41,12 +41,14 @@ class Packed(NamedTuple):
         segments: [G, L] the row whose response a token is of, or `PROMPT`, or `PADDING`.
         predictors: [N] index into the flattened [G * L] of the token that predicts each response
             token, rows in their order.
+        sources: [G, L] index of a token into the flattened [B * S] of the batch; any at padding.
     """
 
     input_ids: Tensor
     positions: Tensor
     segments: Tensor
     predictors: Tensor
+    sources: Tensor
 
 
 def attention_mask(segments: Tensor) -> Tensor:
@@ -155,7 +157,8 @@ def _width(rows: Sequence[Row], members: list[int]) -> int:
 
 def pack(batch: TrajectoryBatch, *, attention_scale: float) -> Packed:
     """Return the packs of a batch, whose neighbouring rows are those that share a prompt."""
-    num_prompt = batch.input_ids.shape[1] - batch.response_tokens.shape[1]
+    num_columns = batch.input_ids.shape[1]
+    num_prompt = num_columns - batch.response_tokens.shape[1]
     prompts = batch.input_ids[:, :num_prompt]
     prompt_mask = batch.attention_mask[:, :num_prompt].bool()
     response_mask = batch.response_mask.bool()
@@ -164,24 +167,25 @@ def pack(batch: TrajectoryBatch, *, attention_scale: float) -> Packed:
     pack_of_B, start_of_B, width = (value.to(prompts.device) for value in _places(rows, packs))
 
     shape = (len(packs), int(width))
-    input_ids, positions = (prompts.new_zeros(shape) for _ in range(2))
+    sources, positions = (prompts.new_zeros(shape) for _ in range(2))
     segments = prompts.new_full(shape, PADDING)
 
     leaders = torch.tensor([members[0] for members in packs], device=prompts.device)
     pack_P, column_P = prompt_mask[leaders].nonzero().unbind(1)
     place_P = column_P - num_prompt + prompt_mask[leaders].sum(1)[pack_P]
-    input_ids[pack_P, place_P] = prompts[leaders[pack_P], column_P]
+    sources[pack_P, place_P] = leaders[pack_P] * num_columns + column_P
     positions[pack_P, place_P] = place_P
     segments[pack_P, place_P] = PROMPT
 
     row_N, offset_N = response_mask.nonzero().unbind(1)
     pack_N, place_N = pack_of_B[row_N], start_of_B[row_N] + offset_N
     prompt_length_N = prompt_mask.sum(1)[row_N]
-    input_ids[pack_N, place_N] = batch.response_tokens[row_N, offset_N]
+    sources[pack_N, place_N] = row_N * num_columns + num_prompt + offset_N
     positions[pack_N, place_N] = prompt_length_N + offset_N
     segments[pack_N, place_N] = row_N
     before_N = torch.where(offset_N == 0, prompt_length_N, place_N) - 1
-    return Packed(input_ids, positions, segments, pack_N * shape[1] + before_N)
+    input_ids, predictors = batch.input_ids.take(sources), pack_N * shape[1] + before_N
+    return Packed(input_ids, positions, segments, predictors, sources)
 
 
 def _describe(prompts: Tensor, prompt_mask: Tensor, response_mask: Tensor) -> list[Row]:

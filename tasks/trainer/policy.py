@@ -4,6 +4,7 @@ Dimensions: `B` sequences, `S` prompt plus response positions, `T` response posi
 tokens without padding, `H` hidden width, `V` vocabulary, `C` values of a token.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import torch
@@ -13,9 +14,11 @@ from transformers import PreTrainedModel
 from objectives.batch import TokenLogprobs, TrajectoryBatch
 from objectives.primitives.logprobs import selected_logprobs
 from objectives.primitives.mapped import PerToken, map_logits
-from tasks.trainer.capabilities import attention_scale, shares_prompts
+from tasks.policy.routing import replaying, routers_of
+from tasks.trainer.capabilities import attention_scale, forward_noise, shares_prompts
 from tasks.trainer.packing import attention_mask, pack
 from tasks.trainer.recomputing import recomputing
+from tasks.trainer.strategy import unwrapped
 
 HEAD_TOLERANCE = 1e-3
 """Largest relative difference between a model's logits and its head applied to hidden states."""
@@ -28,6 +31,9 @@ class PolicyModel(nn.Module):
         model: the transformers model.
         attention_scale: what decides which rows share one copy of their prompt, see `split_packs`;
             0 where none does, as in models whose attention takes no mask of one's own.
+        routers: those of a mixture of experts, which make the choices of `routed_experts` where a
+            batch has them; None in a dense model.
+        forward_noise: largest relative difference of two gradients that rounding explains.
 
     Raises:
         ValueError: when built, if the model's logits are not its head applied to its hidden states
@@ -41,6 +47,8 @@ class PolicyModel(nn.Module):
         self.attention_scale = (
             attention_scale(model) if shares_prompts(model, self._hidden) else 0.0
         )
+        self.routers = routers_of(model)
+        self.forward_noise = forward_noise(model)
 
     def forward(
         self,
@@ -77,17 +85,35 @@ class PolicyModel(nn.Module):
             packed = pack(batch, attention_scale=self.attention_scale)
             if len(packed.input_ids) < batch.num_sequences:
                 mask = attention_mask(packed.segments)
-                hidden_GLH = self._hidden(packed.input_ids, mask, packed.positions)
+                with self._replaying(batch, packed.sources):
+                    hidden_GLH = self._hidden(packed.input_ids, mask, packed.positions)
                 return hidden_GLH.flatten(0, 1)[packed.predictors]
         mask_BT = batch.response_mask.bool()
         positions = (batch.attention_mask.cumsum(1) - 1).clamp(min=0)
-        hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask, positions)
+        with self._replaying(batch):
+            hidden_BSH = self._hidden(batch.input_ids, batch.attention_mask, positions)
         return hidden_BSH[:, -mask_BT.shape[1] - 1 : -1][mask_BT]
 
     @cached_property
     def head(self) -> nn.Module:
         """The vocabulary head."""
         return self.model.get_output_embeddings()
+
+    def _replaying(
+        self, batch: TrajectoryBatch, sources: Tensor | None = None
+    ) -> AbstractContextManager[None]:
+        """Let the routers choose what a batch says, for all its tokens or those at `sources`."""
+        if batch.routed_experts is None:
+            return nullcontext()
+        if self.routers is None:
+            raise ValueError(
+                f"the rows have routed_experts, but {type(self.model).__name__} is no mixture of "
+                "experts; another model has sampled them"
+            )
+        choices_NR = batch.routed_experts.flatten(0, 1)
+        return replaying(
+            self.routers, choices_NR if sources is None else choices_NR[sources.flatten()]
+        )
 
     def _hidden(self, input_ids: Tensor, attention_mask: Tensor, positions: Tensor) -> Tensor:
         with recomputing(self.model):
@@ -119,6 +145,11 @@ class PolicyAdapter:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+
+    @property
+    def forward_noise(self) -> float:
+        """Largest relative difference of two gradients of the model that rounding explains."""
+        return unwrapped(self.module).forward_noise
 
     def token_logprobs(
         self, batch: TrajectoryBatch, *, temperature: float, with_entropy: bool = False

@@ -15,8 +15,6 @@ from tasks.trainer.rows import Rows
 from tasks.trainer.step import gradients
 
 NUM_PROOF_ROWS = 4
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9, torch.bfloat16: 5e-2}
-"""Largest relative difference of two gradients that rounding explains, by type of the weights."""
 
 
 def attest(
@@ -102,7 +100,7 @@ def prove_reduction(
         torch.stack([_products(one, other) for one, other in zip(whole, split, strict=True)]).sum(0)
     )
     difference = (sums[0].sqrt() / sums[1].sqrt().clamp(min=1e-12)).item()
-    tolerance = TOLERANCE[next(policy.module.parameters()).dtype]
+    tolerance = policy.forward_noise
     if not difference <= tolerance:
         raise ValueError(
             f"reduction proof failed: the gradient over {batch.num_sequences} rows differs by "

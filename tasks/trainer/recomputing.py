@@ -7,7 +7,13 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-SETTINGS = {"use_reentrant": False, "preserve_rng_state": False}
+from tasks.policy.routing import recompute_contexts
+
+SETTINGS = {
+    "use_reentrant": False,
+    "preserve_rng_state": False,
+    "context_fn": recompute_contexts,
+}
 """Of `torch.utils.checkpoint`. Nothing random runs in a layer, so no random state is kept."""
 
 

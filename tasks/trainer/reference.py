@@ -25,7 +25,7 @@ class FrozenReference:
     @torch.no_grad()
     def reference_logprobs(self, batch: TrajectoryBatch, *, temperature: float) -> Tensor:
         """Return log-probabilities [B, T] of the response tokens under the reference, in nats."""
-        return self.policy.token_logprobs(batch, temperature=temperature).logprobs
+        return self.policy.token_logprobs(batch.unrouted(), temperature=temperature).logprobs
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BaseReference:
         from tasks.policy.adapter import adapter_off
 
         with adapter_off(self.policy.module):
-            return self.policy.token_logprobs(batch, temperature=temperature).logprobs
+            return self.policy.token_logprobs(batch.unrouted(), temperature=temperature).logprobs
 
 
 def open_reference(files: PolicyFiles, *, dtype: str) -> FrozenReference:

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import torch
 
 from objectives.batch import TrajectoryBatch
+from tasks.data.schemas import ROUTED_EXPERTS
+from tasks.policy.routing import FREE
 
 Lists = list[npt.NDArray[np.generic]]
 
@@ -30,6 +32,7 @@ class Rows:
         teacher_logprobs: per response (nats); None without a teacher.
         teacher_topk_ids: [T, K] per response; None unless they were asked for.
         teacher_topk_logprobs: [T, K] per response; None unless they were asked for.
+        routed_experts: [S - 1, R] per row, of all its tokens but the last; None unless recorded.
     """
 
     ids: npt.NDArray[np.int64]
@@ -41,6 +44,7 @@ class Rows:
     teacher_logprobs: Lists | None = None
     teacher_topk_ids: Lists | None = None
     teacher_topk_logprobs: Lists | None = None
+    routed_experts: Lists | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,11 +75,11 @@ def read_rows(table: pa.Table) -> Rows:
         masks=token_lists(table["loss_mask"]),
         advantages=table["advantage"].to_numpy(),
         engine_logprobs=token_lists(table["engine_logprobs"]),
-        **{name: _teacher_lists(table, name) for name in TEACHER_COLUMNS},
+        **{name: _optional_lists(table, name) for name in (*TEACHER_COLUMNS, ROUTED_EXPERTS)},
     )
 
 
-def _teacher_lists(table: pa.Table, name: str) -> Lists | None:
+def _optional_lists(table: pa.Table, name: str) -> Lists | None:
     if name not in table.column_names or table[name].null_count:
         return None
     if pa.types.is_list(table.schema.field(name).type.value_type):
@@ -168,7 +172,24 @@ def collate(rows: Rows, chunk: npt.NDArray[np.int64], device: torch.device) -> T
         advantages=tensor(rows.advantages[chunk]),
         engine_logprobs=tensor(_pad(engine, fill=np.nan, dtype=np.float32)),
         **{name: tensor(array) for name, array in _teacher_arrays(rows, picked).items()},
+        routed_experts=_experts(rows, picked, prompts.shape[1], device),
     )
+
+
+def _experts(
+    rows: Rows, picked: list[int], prompt_width: int, device: torch.device
+) -> torch.Tensor | None:
+    """Lay out what routers chose [B, S, R] as the tokens are; the last ones lead nowhere."""
+    if rows.routed_experts is None:
+        return None
+    chosen = [rows.routed_experts[row] for row in picked]
+    widest = max(len(rows.responses[row]) for row in picked)
+    shape = (len(picked), prompt_width + widest, chosen[0].shape[1])
+    laid_out = torch.full(shape, FREE, dtype=torch.int64)
+    for place, (row, experts) in enumerate(zip(picked, chosen, strict=True)):
+        start = prompt_width - len(rows.prompts[row])
+        laid_out[place, start : start + len(experts)] = torch.from_numpy(experts)
+    return laid_out.to(device)
 
 
 def _teacher_arrays(rows: Rows, picked: list[int]) -> dict[str, npt.NDArray[np.generic]]:

@@ -1,6 +1,7 @@
 """Who computes what: the rows of a mini-batch over ranks, and each rank's over chunks."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ def plan_share(
     rank: int,
     num_ranks: int,
     plan: Callable[[Numbers], list[Numbers]],
+    prompts: Sequence[int] | None = None,
 ) -> Share:
     """Return the row numbers of one rank's chunks; every rank plans the same by itself.
 
@@ -44,8 +46,9 @@ def plan_share(
         rank: whose share.
         num_ranks: how many ranks share the rows; may exceed them.
         plan: cuts the rows of a rank into chunks.
+        prompts: as in `split_rows_over`.
     """
-    parts = split_rows_over(widths, rows, num_ranks)
+    parts = split_rows_over(widths, rows, num_ranks, prompts)
     plans = [plan(part) if len(part) else [] for part in parts]
     candidates = parts[rank] if len(parts[rank]) else rows
     shortest = candidates[np.argmin(widths[candidates].sum(1))]
@@ -53,23 +56,53 @@ def plan_share(
     return Share(plans[rank], [np.array([shortest])] * num_idle)
 
 
-def split_rows_over(widths: Numbers, rows: Numbers, num_ranks: int) -> list[Numbers]:
+def split_rows_over(
+    widths: Numbers, rows: Numbers, num_ranks: int, prompts: Sequence[int] | None = None
+) -> list[Numbers]:
     """Split rows over ranks so that each gets about as many tokens.
 
-    The longest row first, each to the rank with the fewest tokens so far; ties go by number, so
-    the split is a function of its arguments.
+    What is largest goes first, each to the rank with the fewest tokens so far; ties go by number,
+    so the split is a function of its arguments.
+
+    Args:
+        widths: prompt and response lengths of every row of the batch [N, 2].
+        rows: those to split, numbers into `widths`.
+        num_ranks: over how many ranks.
+        prompts: the prompt's number of every row of the batch, for rows that share one to stay
+            together and its tokens to count once; rows that are more than an even share do not.
 
     >>> widths = np.array([[2, 3], [2, 9], [2, 4], [2, 1]])
     >>> [part.tolist() for part in split_rows_over(widths, np.arange(4), 2)]
     [[1, 3], [0, 2]]
+    >>> [part.tolist() for part in split_rows_over(widths, np.arange(4), 2, [0, 1, 0, 1])]
+    [[1, 3], [0, 2]]
+    >>> [part.tolist() for part in split_rows_over(widths, np.arange(4), 2, [0, 0, 1, 1])]
+    [[1], [0, 2, 3]]
     """
     if num_ranks == 1:
         return [rows]
-    sizes = widths[rows].sum(1)
+    even_share = widths[rows].sum() / num_ranks
+    units: list[tuple[int, list[int]]] = []
+    for members in _grouped(rows, prompts):
+        prompt, responses = widths[members[0], 0], widths[members, 1].tolist()
+        if prompt + sum(responses) <= even_share:
+            units.append((int(prompt) + sum(responses), members))
+        else:
+            units += [(int(widths[row].sum()), [row]) for row in members]
     parts: list[list[int]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
-    for place in np.lexsort((rows, -sizes)).tolist():
+    for size, members in sorted(units, key=lambda unit: (-unit[0], unit[1])):
         rank = loads.index(min(loads))
-        parts[rank].append(int(rows[place]))
-        loads[rank] += int(sizes[place])
+        parts[rank] += members
+        loads[rank] += size
     return [np.array(sorted(part), dtype=np.int64) for part in parts]
+
+
+def _grouped(rows: Numbers, prompts: Sequence[int] | None) -> list[list[int]]:
+    """Return rows in order, those of one prompt together, or each by itself."""
+    if prompts is None:
+        return [[row] for row in rows.tolist()]
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row in sorted(rows.tolist()):
+        groups[prompts[row]].append(row)
+    return list(groups.values())

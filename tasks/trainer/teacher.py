@@ -57,12 +57,12 @@ class FrozenTeacher:
             parts = [torch.where(known, chosen, UNKNOWN_LOGPROB), *likeliest]
             return torch.cat([part.double() for part in parts], -1)
 
-        return map_logits(self.model.response_hidden(batch), self._weight, scores)
+        return map_logits(self.model.response_hidden(batch.unrouted()), self._weight, scores)
 
     @torch.no_grad()
     def teacher_logits(self, batch: TrajectoryBatch) -> Callable[[Tensor], Tensor]:
         """Return the function from numbers of response tokens [n] to logits [n, V]."""
-        hidden, weight = self.model.response_hidden(batch), self._weight
+        hidden, weight = self.model.response_hidden(batch.unrouted()), self._weight
 
         def logits(positions: Tensor) -> Tensor:
             return hidden[positions].float() @ weight.float().T

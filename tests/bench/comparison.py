@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.bench import processes
 from tests.bench.records import ROOT, Record, check, compared
@@ -69,13 +69,19 @@ def compare_one(work: Work, *, quick: bool) -> list[Record]:
         folder.write_work(work.quick() if quick else work)
         processes.run(Path(sys.executable), "tests.bench.prepare", scratch)
         turns = [
-            (side.name, processes.told(side.python, side.module, scratch, *side.arguments))
+            (side.name, _take_turn(side, scratch))
             for _ in range(1 if quick else NUM_TURNS)
             for side in sides
         ]
     versions = {name: told["versions"] for name, told in turns}
     figures = medians([(name, told["figures"]) for name, told in turns])
     return [*_versions(work.name, versions), *records(work.name, figures)]
+
+
+def _take_turn(side: Side, scratch: str) -> dict[str, Any]:
+    told = processes.told(side.python, side.module, scratch, *side.arguments)
+    print(f"{side.name}: {told['figures']}", file=sys.stderr, flush=True)
+    return told
 
 
 def _versions(work: str, sides: dict[str, dict[str, str]]) -> list[Record]:

@@ -7,7 +7,7 @@ python -m tests.bench.ours FOLDER ENGINE       sampling alone, by a `rollout.eng
 import shutil
 import sys
 import time
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +36,8 @@ def main(root: str, engine: str = "") -> None:
     prompts = read_table(folder.table)
     config = settings(work, folder, *([f"rollout.engine={engine}"] if engine else []))
     report = Report(side=engine or "ours", num_rows=work.num_rows)
-    report.versions = {name: version(name) for name in (*LIBRARIES, *([engine] if engine else []))}
+    libraries = (*LIBRARIES, *([engine] if engine else []))
+    report.versions = {name: import_module(name).__version__ for name in libraries}
     files = endless(folder)
     for step in range(work.num_steps):
         rows = prompts.slice(step * work.prompts_per_step, work.prompts_per_step)

@@ -190,6 +190,12 @@ BROKEN = [
         "rollout.engine=server rollout.server.url=http://here rollout.batch_size=8",
     ),
     ("rollout.shards", "exceeds rollout.prompts_per_step", "rollout.shards=9999"),
+    (
+        "rollout.routing_replay",
+        "records the experts",
+        "rollout.routing_replay=true rollout.engine=vllm",
+    ),
+    ("rollout.routing_replay", "no mixture", "rollout.routing_replay=true"),
     ("rollout.staleness", "no importance ratio", "LEGACY rollout.staleness=1"),
     ("rollout.staleness", "below rl.save_every", "rollout.staleness=2 rl.save_every=2"),
     ("rollout.staleness", "between segments", "rollout.staleness=40 rl.save_every=0"),

@@ -4,6 +4,7 @@ import pytest
 
 from tasks.data.schemas import (
     ANNOTATED,
+    OPTIONAL,
     PRODUCER,
     PROMPTS,
     ROLLOUTS,
@@ -15,7 +16,7 @@ from tasks.data.schemas import (
     require,
     stamp,
 )
-from tests.data.tables import annotated, prompts, rollouts, scored
+from tests.data.tables import annotated, build, prompts, rollouts, scored
 
 
 def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
@@ -159,3 +160,23 @@ def test_extending_with_too_few_columns_is_refused() -> None:
 def test_lengths_see_slices_and_chunks() -> None:
     column = pa.chunked_array([pa.array([[1], [1, 2], []]).slice(1), pa.array([[3, 4, 5]])])
     assert lengths(column).tolist() == [2, 0, 3]
+
+
+def routed(*experts: list[list[int]]) -> pa.Table:
+    table = build(ROLLOUTS, len(experts), group_size=1)
+    return table.append_column(OPTIONAL.field(0), pa.array(experts, OPTIONAL.field(0).type))
+
+
+def test_experts_may_stand_beside_the_columns_of_any_stage() -> None:
+    table = routed([[0, 1]] * 5, [[2, 3]] * 5)
+    checked = require(table.select(table.column_names[::-1]), ROLLOUTS, stage="x")
+    assert checked.column_names == [*ROLLOUTS.names, "routed_experts"]
+    with pytest.raises(TypeError, match="has unexpected 'routed_experts'"):
+        require(prompts(1).append_column("routed_experts", [[[[0]]]]), PROMPTS, stage="x")
+
+
+def test_experts_of_too_few_tokens_or_of_two_models_are_refused() -> None:
+    with pytest.raises(ValueError, match="of row 1 is of 4 tokens, expected 5"):
+        require(routed([[0, 1]] * 5, [[2, 3]] * 4), ROLLOUTS, stage="x")
+    with pytest.raises(ValueError, match=r"have \[1, 2\] choices"):
+        require(routed([[0, 1]] * 5, [[2]] * 5), ROLLOUTS, stage="x")

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from configs.run import RunConfig
-from tasks.data.schemas import stamp
+from tasks.data.schemas import read_stamp, stamp
 from tasks.policy.files import PolicyFiles
 from tasks.sampling.rollout import rollout
 from tasks.sampling.shards import join, shard_of, shard_start, slowest, timed
@@ -99,3 +99,14 @@ def test_what_belongs_to_another_step_is_named(whole: pa.Table) -> None:
         ValueError, match=r"4 samples belong to no prompt of this step, .* group_id=6"
     ):
         join(prompts().slice(0, 6), [whole], group_size=GROUP_SIZE)
+
+
+@pytest.mark.parametrize("key", ["engine_version", "sampling_seed", "step"])
+def test_shards_of_unequal_origin_are_refused(
+    config: RunConfig, policy: PolicyFiles, key: str
+) -> None:
+    first, second = sharded(config, policy, 2)
+    origin = {**read_stamp(second), key: "other"}
+    strange = second.replace_schema_metadata(origin)
+    with pytest.raises(ValueError, match=f"shards differ in {key}: .* and 'other'; run the"):
+        join(prompts(), [first, strange], group_size=GROUP_SIZE)

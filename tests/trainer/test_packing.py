@@ -84,7 +84,10 @@ def test_values_and_gradients_are_those_of_rows_alone(name: str, attention_scale
 
 def test_the_prompt_of_a_pack_stands_once() -> None:
     layout = pack(batch(), attention_scale=1e9)
-    tokens = [ids[kind != PADDING].tolist() for ids, kind in zip(*layout[::2], strict=True)]
+    tokens = [
+        ids[kind != PADDING].tolist()
+        for ids, kind in zip(layout.input_ids, layout.segments, strict=True)
+    ]
     assert tokens == [
         [3, 4, 5, 7, 8, 1, 2, 2, 2, 2],
         [9, 5, 6, 7, 8],

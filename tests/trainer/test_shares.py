@@ -63,3 +63,30 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows() -> None:
     shuffled = np.random.default_rng(1).permutation(rows)
     first, second = (split_rows_over(WIDTHS, order, 3) for order in (rows, shuffled))
     assert [part.tolist() for part in first] == [part.tolist() for part in second]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_rows_of_a_prompt_stay_together_and_ranks_are_balanced(num_ranks: int) -> None:
+    prompts = [row // 4 for row in range(24)]
+    widths = np.random.default_rng(0).integers(8, 40, (24, 2))
+    widths[:, 0] = 30
+    parts = split_rows_over(widths, np.arange(24), num_ranks, prompts)
+    assert sorted(row for part in parts for row in part.tolist()) == list(range(24))
+    owners = [{rank for rank, part in enumerate(parts) if row in part} for row in range(24)]
+    assert all(owners[row] == owners[row // 4 * 4] for row in range(24))
+    tokens = [30 * len(part) // 4 + widths[part, 1].sum() for part in parts]
+    largest = max(30 + widths[4 * group : 4 * group + 4, 1].sum() for group in range(6))
+    assert max(tokens) - min(tokens) <= largest
+
+
+def test_a_prompt_with_more_than_an_even_share_of_rows_is_taken_apart() -> None:
+    widths = np.array([[5, 10]] * 8)
+    parts = split_rows_over(widths, np.arange(8), 2, [0] * 8)
+    assert [len(part) for part in parts] == [4, 4]
+
+
+def test_groups_do_not_depend_on_the_order_of_the_rows() -> None:
+    rows, prompts = np.arange(23), [row % 7 for row in range(23)]
+    shuffled = np.random.default_rng(1).permutation(rows)
+    first, second = (split_rows_over(WIDTHS, order, 3, prompts) for order in (rows, shuffled))
+    assert [part.tolist() for part in first] == [part.tolist() for part in second]
