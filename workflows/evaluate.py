@@ -31,11 +31,11 @@ def answer_and_judge(
         policy=policy,
         files_digest=files_digest,
         held_out=held_out,
-    ).with_overrides(requests=requests(config.resources.rollout))
-    judged = score_held_out(config=config, rollouts=rollouts).with_overrides(requests=light)
+    ).with_overrides(**requests(config.resources.rollout))
+    judged = score_held_out(config=config, rollouts=rollouts).with_overrides(**light)
     return report_evaluation(
         config=config, policy=policy, origin=origin, judged=judged
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
 
 
 @workflow

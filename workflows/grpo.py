@@ -64,7 +64,7 @@ def learn(
     """Issue the nodes of a step that come after its rows were collected, in `seconds`."""
     config, step = at.config, at.step
     annotated = annotate(config=config, step=step, scored=scored).with_overrides(
-        requests=requests(config.resources.light)
+        **requests(config.resources.light)
     )
     trained = train_chunks(
         config=config,
@@ -73,7 +73,7 @@ def learn(
         behaviour=at.behaviour,
         auxiliary=auxiliary,
         annotated=annotated.table,
-    ).with_overrides(requests=requests(config.resources.train))
+    ).with_overrides(**requests(config.resources.train))
     seconds = {
         **seconds,
         "annotate": [annotated.seconds],
@@ -123,7 +123,7 @@ def loop(
     )
     measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
     final = measure(config=config, policy=policy, held_out=held_out)
-    final.with_overrides(requests=requests(config.resources.rollout))
+    final.with_overrides(**requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 
 

@@ -66,7 +66,7 @@ def ask_teachers(at: phases.Stage, annotated: Table, auxiliary: dict[str, Policy
     ask = by_engine(at.config.teacher.engine, vllm=vllm_teacher_score, other=teacher_score)
     scored = ask(
         config=at.config, step=at.step, annotated=annotated, teachers=teachers
-    ).with_overrides(requests=requests(at.config.resources.teacher))
+    ).with_overrides(**requests(at.config.resources.teacher))
     return Signal(scored.table, others, {"teacher": [scored.seconds]})
 
 
@@ -113,7 +113,7 @@ def distil(
     """Issue the nodes of a step that come after its rows were collected, in `seconds`."""
     config, step = at.config, at.step
     annotated = annotate(config=config, step=step, scored=scored).with_overrides(
-        requests=requests(config.resources.light)
+        **requests(config.resources.light)
     )
     signal = ask_teachers(at, annotated.table, auxiliary)
     trained = train_chunks(
@@ -123,7 +123,7 @@ def distil(
         behaviour=at.behaviour,
         auxiliary=signal.auxiliary,
         annotated=signal.table,
-    ).with_overrides(requests=requests(config.resources.train))
+    ).with_overrides(**requests(config.resources.train))
     seconds = {
         **seconds,
         "annotate": [annotated.seconds],
@@ -179,7 +179,7 @@ def opd_loop(
     )
     measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
     final = measure(config=config, policy=policy, held_out=held_out)
-    final.with_overrides(requests=requests(config.resources.rollout))
+    final.with_overrides(**requests(config.resources.rollout))
     return Trained(policy, final.metrics, final.seconds)
 
 

@@ -101,9 +101,9 @@ def sample_groups(
     light = requests(config.resources.light)
     prompts = select_prompts(
         config=config, step=step, pool=pool, refill=refill, num_prompts=num_prompts
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
     rolled = roll_out(config, step, policy, prompts, refill=refill, num_prompts=num_prompts)
-    scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(requests=light)
+    scored = score(config=config, step=step, rollouts=rolled.table).with_overrides(**light)
     return rolled, scored
 
 
@@ -129,7 +129,7 @@ def refill_groups(
         step=step,
         policy=policy,
         pool=pool,
-        scored=merged.with_overrides(requests=requests(config.resources.light)),
+        scored=merged.with_overrides(**requests(config.resources.light)),
         refill=refill + 1,
         rollout_s=[*rollout_s, rolled.seconds],
         score_s=[*score_s, extra.seconds],
@@ -157,7 +157,7 @@ def conclude(
     if evaluation_due(config, at.step):
         measure = by_engine(config.rollout.engine, vllm=vllm_evaluate, other=evaluate)
         evaluated = measure(config=config, policy=at.policy, held_out=held_out)
-        evaluated.with_overrides(requests=requests(config.resources.rollout))
+        evaluated.with_overrides(**requests(config.resources.rollout))
         evaluation, seconds = evaluated.metrics, {**seconds, "evaluate": [evaluated.seconds]}
     logged = track(
         config=config,
@@ -167,11 +167,11 @@ def conclude(
         update=trained.metrics,
         evaluation=evaluation,
         seconds=seconds,
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
     if deck_due(config, at.step):
         report(
             config=config, run=at.run, step=at.step, annotated=annotated.table, logged=logged
-        ).with_overrides(requests=light)
+        ).with_overrides(**light)
     return checkpoint(
         config=config,
         run=at.run,
@@ -179,7 +179,7 @@ def conclude(
         behaviour=at.behaviour,
         after=trained.policy,
         logged=logged,
-    ).with_overrides(requests=light)
+    ).with_overrides(**light)
 
 
 def reference(config: RunConfig, first: Policy) -> dict[str, Policy]:

@@ -25,7 +25,7 @@ def roll_out(
     if num_shards == 1:
         return by_engine(engine, vllm=vllm_rollout, other=rollout)(
             config=config, step=step, policy=policy, prompts=prompts, refill=refill
-        ).with_overrides(requests=resources)
+        ).with_overrides(**resources)
     one_shard = partial(
         by_engine(engine, vllm=vllm_rollout_shard, other=rollout_shard),
         config=config,
@@ -35,7 +35,7 @@ def roll_out(
         refill=refill,
         num_shards=num_shards,
     )
-    shards = map_task(one_shard)(shard=list(range(num_shards))).with_overrides(requests=resources)
+    shards = map_task(one_shard)(shard=list(range(num_shards))).with_overrides(**resources)
     return join_shards(config=config, step=step, prompts=prompts, shards=shards).with_overrides(
-        requests=requests(config.resources.light)
+        **requests(config.resources.light)
     )

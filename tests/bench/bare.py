@@ -75,10 +75,7 @@ def planned(rows: list[list[int]], work: Work) -> list[list[list[int]]]:
     """Return the rows of every chunk of every mini-batch, as our trainer cuts them."""
     widths = np.array([(len(prompt), work.max_tokens) for prompt in rows])
     return [
-        [
-            chunk.tolist()
-            for chunk in plan_chunks(widths, part, max_tokens=work.max_tokens_per_chunk)
-        ]
+        [chunk.tolist() for chunk in plan_chunks(widths, part, max_tokens=work.chunk_tokens)]
         for part in split_rows(len(rows), work.mini_batches)
     ]
 

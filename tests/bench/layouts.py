@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from configs.resolve import resolve
 from configs.run import RunConfig
@@ -22,6 +23,7 @@ from objectives.batch import TrajectoryBatch
 from tasks.policy.directory import load_model
 from tasks.policy.start import initial_policy
 from tasks.trainer.loop import build_objective
+from tasks.trainer.packing import PADDING, pack, plan_rows
 from tasks.trainer.policy import PolicyAdapter, PolicyModel
 from tasks.trainer.rows import Rows, collate, plan_chunks
 from tasks.trainer.step import gradients
@@ -44,6 +46,18 @@ TOLERANCE = 1e-3
 CPU = torch.device("cpu")
 
 
+class Layout(NamedTuple):
+    """How rows become chunks.
+
+    Attributes:
+        plan: from rows and the most padded tokens of a chunk to the rows of every chunk.
+        shares: whether rows of a prompt share one copy of it.
+    """
+
+    plan: Callable[[Rows, int, float], list[np.ndarray]]
+    shares: bool
+
+
 class Pass(NamedTuple):
     """What one pass took, how much of it was padding, and the norm of its gradient."""
 
@@ -52,22 +66,27 @@ class Pass(NamedTuple):
     norm: float
 
 
-def in_order(rows: Rows, max_tokens: int) -> list[np.ndarray]:
+def in_order(rows: Rows, max_tokens: int, _: float) -> list[np.ndarray]:
     """Cut rows into chunks as they come, each padded to the widest row of all."""
     size = max(1, max_tokens // int(rows.widths.max(0).sum()))
     return [np.arange(i, min(i + size, len(rows))) for i in range(0, len(rows), size)]
 
 
-def by_length(rows: Rows, max_tokens: int) -> list[np.ndarray]:
+def by_length(rows: Rows, max_tokens: int, _: float) -> list[np.ndarray]:
     """Cut rows into chunks of like length."""
     return plan_chunks(rows.widths, np.arange(len(rows)), max_tokens=max_tokens)
 
 
-LAYOUTS: tuple[tuple[str, Callable[[Rows, int], list[np.ndarray]]], ...] = (
-    ("padded", in_order),
-    ("sorted", by_length),
-)
-"""Name and planner of every layout."""
+def by_prompt(rows: Rows, max_tokens: int, attention_scale: float) -> list[np.ndarray]:
+    """Cut rows into chunks of packs, a prompt's responses behind one copy of it."""
+    return plan_rows(rows, np.arange(len(rows)), attention_scale, max_tokens=max_tokens)
+
+
+LAYOUTS = {
+    "padded": Layout(in_order, shares=False),
+    "sorted": Layout(by_length, shares=False),
+    "shared-prompt": Layout(by_prompt, shares=True),
+}
 
 
 def skewed_rows(num_groups: int, *, seed: int = 0) -> Rows:
@@ -109,25 +128,34 @@ def load_policy(config: RunConfig) -> PolicyAdapter:
 def measure(config: RunConfig, rows: Rows) -> dict[str, list[Pass]]:
     """Return the passes of every layout, which take turns."""
     policy, objective = load_policy(config), build_objective(config)
-    accelerator = Accelerator(cpu=True)
+    accelerator, scale = Accelerator(cpu=True), policy.module.attention_scale
 
-    def one(chunks: list[TrajectoryBatch]) -> Pass:
-        masks = [chunk.attention_mask for chunk in chunks]
+    def one(chunks: list[TrajectoryBatch], attention_scale: float) -> Pass:
+        policy.module.attention_scale = attention_scale
+        used = [occupied(chunk, attention_scale) for chunk in chunks]
         started = time.perf_counter()
         gradients(policy, objective, chunks, accelerator)
         seconds = time.perf_counter() - started
         norm = torch.nn.utils.get_total_norm(p.grad for p in policy.module.parameters())
         policy.module.zero_grad(set_to_none=True)
-        num_padded = sum(mask.numel() for mask in masks)
-        return Pass(seconds, 1 - float(sum(mask.sum() for mask in masks)) / num_padded, norm.item())
+        padding = 1 - float(sum(mask.sum() for mask in used)) / sum(map(torch.numel, used))
+        return Pass(seconds, padding, norm.item())
 
-    planned = {
-        name: [collate(rows, chunk, CPU) for chunk in plan(rows, MAX_TOKENS_PER_CHUNK)]
-        for name, plan in LAYOUTS
-    }
-    one(planned["sorted"][-1:])
-    turns = [{name: one(chunks) for name, chunks in planned.items()} for _ in range(NUM_TURNS)]
+    planned = {}
+    for name, layout in LAYOUTS.items():
+        chunks = layout.plan(rows, MAX_TOKENS_PER_CHUNK, scale)
+        laid_out = [collate(rows, chunk, CPU) for chunk in chunks]
+        planned[name] = (laid_out, scale if layout.shares else 0.0)
+    one(planned["sorted"][0][-1:], 0.0)
+    turns = [{name: one(*given) for name, given in planned.items()} for _ in range(NUM_TURNS)]
     return {name: [turn[name] for turn in turns] for name in planned}
+
+
+def occupied(chunk: TrajectoryBatch, attention_scale: float) -> Tensor:
+    """Return which positions of what the model is given hold a token."""
+    if attention_scale:
+        return pack(chunk, attention_scale=attention_scale).segments != PADDING
+    return chunk.attention_mask
 
 
 def require_same_work(passes: dict[str, list[Pass]]) -> None:

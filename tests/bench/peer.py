@@ -103,7 +103,7 @@ def variety(completions: list[str], **others: object) -> list[float]:
 def settings(work: Work, output: str) -> GRPOConfig:
     """Return the settings of the work; everything else is a default."""
     mini_batch = work.num_rows // work.mini_batches
-    rows = min(work.chunk_rows, mini_batch)
+    rows = min(work.peer_rows, mini_batch)
     return GRPOConfig(
         output_dir=output,
         use_cpu=True,

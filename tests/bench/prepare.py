@@ -55,7 +55,7 @@ def settings(work: Work, folder: Folder, *changes: str) -> RunConfig:
         "trainer.adam_beta2": ADAM_BETAS[1],
         "trainer.max_grad_norm": MAX_GRAD_NORM,
         "trainer.num_threads": NUM_THREADS,
-        "trainer.max_tokens_per_chunk": work.max_tokens_per_chunk,
+        "trainer.max_tokens_per_chunk": work.chunk_tokens,
     }
     return resolve(work.recipe, [f"{key}={value}" for key, value in words.items()] + [*changes])
 

@@ -26,7 +26,8 @@ class Work:
         max_prompt_tokens: longer prompts are left out.
         max_tokens: tokens of a response.
         mini_batches: optimizer steps of a step.
-        chunk_rows: rows of the widest possible size that go through the model at once.
+        chunk_tokens: padded tokens that go through the model at once on our side.
+        peer_rows: rows that do on the other.
         num_steps: steps of a turn; the first is left out of every figure.
     """
 
@@ -37,7 +38,8 @@ class Work:
     max_prompt_tokens: int
     max_tokens: int
     mini_batches: int
-    chunk_rows: int
+    chunk_tokens: int
+    peer_rows: int
     num_steps: int
 
     @property
@@ -45,14 +47,9 @@ class Work:
         """Responses of a step."""
         return self.prompts_per_step * self.group_size
 
-    @property
-    def max_tokens_per_chunk(self) -> int:
-        """Padded tokens of `chunk_rows` rows."""
-        return self.chunk_rows * (self.max_prompt_tokens + self.max_tokens)
-
     def quick(self) -> "Work":
         """Return the same with so little to do that it only shows that everything runs."""
-        few = {"prompts_per_step": 4, "group_size": 2, "max_tokens": 4, "chunk_rows": 2}
+        few = {"prompts_per_step": 4, "group_size": 2, "max_tokens": 4, "peer_rows": 2}
         return replace(self, **few, num_steps=2)
 
 
@@ -64,7 +61,8 @@ SMOLLM2 = Work(
     max_prompt_tokens=128,
     max_tokens=64,
     mini_batches=1,
-    chunk_rows=8,
+    chunk_tokens=640,
+    peer_rows=8,
     num_steps=2,
 )
 EMBEDDED = Work(
@@ -75,7 +73,8 @@ EMBEDDED = Work(
     max_prompt_tokens=16,
     max_tokens=4,
     mini_batches=4,
-    chunk_rows=256,
+    chunk_tokens=5120,
+    peer_rows=256,
     num_steps=11,
 )
 WORKS = (SMOLLM2, EMBEDDED)
