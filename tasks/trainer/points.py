@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from objectives.pairs import DiffusionBatch
 from tasks.policy.denoiser import DenoiserModel, load_denoiser, noise_scales
+from tasks.trainer.capabilities import forward_noise
 from tasks.trainer.session import Network
+from tasks.trainer.strategy import unwrapped
 
 NOISE_SEED = 3
 """Second part of the seed of a pair's noise; the first is `job.seed`, the last its id."""
@@ -103,6 +105,11 @@ class DenoiserAdapter:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+
+    @property
+    def forward_noise(self) -> float:
+        """Largest relative difference of two gradients of the model that rounding explains."""
+        return forward_noise(unwrapped(self.module).model)
 
     def predict(self, noisy: Tensor, timesteps: Tensor) -> Tensor:
         """Return the predicted noise or velocity of points [N, 2] at timesteps [N]."""

@@ -33,7 +33,6 @@ class PolicyModel(nn.Module):
             0 where none does, as in models whose attention takes no mask of one's own.
         routers: those of a mixture of experts, which make the choices of `routed_experts` where a
             batch has them; None in a dense model.
-        forward_noise: largest relative difference of two gradients that rounding explains.
 
     Raises:
         ValueError: when built, if the model's logits are not its head applied to its hidden states
@@ -48,7 +47,6 @@ class PolicyModel(nn.Module):
             attention_scale(model) if shares_prompts(model, self._hidden) else 0.0
         )
         self.routers = routers_of(model)
-        self.forward_noise = forward_noise(model)
 
     def forward(
         self,
@@ -149,7 +147,7 @@ class PolicyAdapter:
     @property
     def forward_noise(self) -> float:
         """Largest relative difference of two gradients of the model that rounding explains."""
-        return unwrapped(self.module).forward_noise
+        return forward_noise(unwrapped(self.module).model)
 
     def token_logprobs(
         self, batch: TrajectoryBatch, *, temperature: float, with_entropy: bool = False

@@ -27,6 +27,11 @@ class Adapter(Protocol):
 
     module: nn.Module
 
+    @property
+    def forward_noise(self) -> float:
+        """Largest relative difference of two gradients of the model that rounding explains."""
+        ...
+
 
 class Network(NamedTuple):
     """What kind of model a policy is: how it is loaded, trained and called.
