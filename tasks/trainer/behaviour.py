@@ -1,5 +1,8 @@
 """The policy that sampled a batch, when it is not the one that is trained on it."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -7,9 +10,13 @@ from torch import Tensor
 from configs.overlap import BEHAVIOUR
 from configs.run import RunConfig
 from objectives.batch import TrajectoryBatch
+from objectives.objective import Objective
 from tasks.policy.files import PolicyFiles
 from tasks.trainer import proofs
 from tasks.trainer.session import LANGUAGE_MODEL, Session, frozen
+
+Score = Callable[[TrajectoryBatch], Tensor]
+"""From rows to the behaviour policy's log-probabilities of their responses [B, T]."""
 
 
 def attest(config: RunConfig, table: pa.Table, files: PolicyFiles, behaviour: PolicyFiles) -> None:
@@ -64,3 +71,20 @@ def engine_logprobs(chunk: TrajectoryBatch) -> Tensor:
             "set rl.old_logprobs=recompute"
         )
     return logprobs.nan_to_num(0.0)
+
+
+@contextmanager
+def holding(objective: Objective, chunks: list[TrajectoryBatch], score: Score) -> Iterator[None]:
+    """Hold the behaviour policy's log-probabilities of some rows while they are trained on.
+
+    Every chunk is scored, a repeated row as well, for all ranks to make equally many passes.
+    """
+    cache, seen = objective.old_logp_cache, set[int]()
+    for chunk in chunks if cache is not None else ():
+        scores = score(chunk)
+        fresh = [row for row, name in enumerate(chunk.row_ids.tolist()) if name not in seen]
+        cache.freeze(chunk.row_ids[fresh], scores[fresh])
+        seen.update(chunk.row_ids.tolist())
+    yield
+    if cache is not None:
+        cache.clear()

@@ -1,8 +1,7 @@
 """One training step: an annotated table and a policy directory in, an updated policy out."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -10,28 +9,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from configs.distillation import TEACHER
 from configs.overlap import BEHAVIOUR
 from configs.run import RunConfig
-from objectives.batch import ReferenceScorer, TeacherScorer, TrajectoryBatch
+from objectives.batch import ReferenceScorer, TeacherScorer
 from objectives.build import ModelContext, build, load_builder
 from objectives.objective import Objective
 from tasks.data.schemas import ROUTED_EXPERTS
 from tasks.data.teaching import rows_by_role
 from tasks.policy.files import PolicyFiles
-from tasks.trainer import proofs
-from tasks.trainer.behaviour import attest, behaviour_logprobs
+from tasks.trainer.behaviour import Score, attest, behaviour_logprobs, holding
 from tasks.trainer.packing import plan_rows
+from tasks.trainer.proving import prove
 from tasks.trainer.reference import BaseReference, open_reference
-from tasks.trainer.rows import Rows, collate, plan_chunks, read_rows, split_rows
+from tasks.trainer.rows import Rows, collate, read_rows, split_rows
 from tasks.trainer.session import Session, checkout, publish
 from tasks.trainer.shares import Share, plan_share
 from tasks.trainer.teacher import FrozenTeachers, open_teacher
 from tasks.trainer.updates import Trained, padding, prove_once, take_updates
-
-Score = Callable[[TrajectoryBatch], Tensor]
 
 ENGINE_MISMATCH = "train/engine/mismatch_mean"
 ENGINE_ALARM = "train/engine/alarm"
@@ -184,8 +180,8 @@ def _updates(
         _share(config, session, rows, part)
         for part in split_rows(len(rows), config.rl.mini_batches)
     ]
-    prove_once(objective, lambda: _prove(config, objective, session, rows, score))
-    with _frozen(objective, [c for own, idle in shares for c in (*own, *idle)], score):
+    prove_once(objective, lambda: prove(config, objective, session, rows, score))
+    with holding(objective, [c for own, idle in shares for c in (*own, *idle)], score):
         metrics = take_updates(config, objective, session, shares)
     masks = [chunk.attention_mask for share in shares for chunk in share.own]
     return {**metrics, **padding(masks, session.accelerator)}
@@ -208,60 +204,3 @@ def _share(config: RunConfig, session: Session, rows: Rows, part: npt.NDArray[np
         prompts=rows.prompt_numbers if scale else None,
     )
     return planned.each(lambda chunk: collate(rows, chunk, accelerator.device))
-
-
-@contextmanager
-def _frozen(objective: Objective, chunks: list[TrajectoryBatch], score: Score) -> Iterator[None]:
-    """Hold the behaviour policy's log-probabilities of some rows while they are trained on.
-
-    Every chunk is scored, a repeated row as well, for all ranks to make equally many passes.
-    """
-    cache, seen = objective.old_logp_cache, set[int]()
-    for chunk in chunks if cache is not None else ():
-        scores = score(chunk)
-        fresh = [row for row, name in enumerate(chunk.row_ids.tolist()) if name not in seen]
-        cache.freeze(chunk.row_ids[fresh], scores[fresh])
-        seen.update(chunk.row_ids.tolist())
-    yield
-    if cache is not None:
-        cache.clear()
-
-
-def _prove(
-    config: RunConfig, objective: Objective, session: Session, rows: Rows, score: Score
-) -> None:
-    """Run the proofs that the config asks for, on every rank with the same rows."""
-    picked = proofs.pick_proof_rows(rows)
-    if config.trainer.prove_reduction and len(picked) > 1:
-        batch = collate(rows, picked, session.accelerator.device)
-        with _frozen(objective, [batch], score):
-            staggered = proofs.stagger(batch)
-            proofs.prove_reduction(session.policy, objective, staggered, session.accelerator)
-    if config.rl.certified_deterministic_forward:
-        _certify(config, session, rows)
-
-
-def _certify(config: RunConfig, session: Session, rows: Rows) -> None:
-    trains = np.flatnonzero(rows.num_training_tokens())
-    bounds = (config.trainer.max_tokens_per_chunk, int(rows.widths.sum(1).max()))
-    first, second = (
-        dict(_sequence_means(config, session, rows, trains, bound)) for bound in bounds
-    )
-    epsilon = min(config.rl.epsilon_low, config.rl.epsilon_high)
-    proofs.certify_forward(first, second, smaller_epsilon=epsilon)
-
-
-def _sequence_means(
-    config: RunConfig,
-    session: Session,
-    rows: Rows,
-    trains: npt.NDArray[np.int64],
-    max_tokens: int,
-) -> Iterator[tuple[int, float]]:
-    for chunk in plan_chunks(rows.widths, trains, max_tokens=max_tokens):
-        batch = collate(rows, chunk, session.accelerator.device)
-        scores = session.score(batch, temperature=config.rl.temperature)
-        logprobs = scores.double() * batch.loss_mask
-        yield from zip(
-            batch.row_ids.tolist(), (logprobs.sum(1) / batch.token_counts).tolist(), strict=True
-        )
