@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,23 @@ COLUMNS = (
     "response_tokens",
 )
 
+History = Sequence[tuple[int, float]]
+
+
+class Curve(NamedTuple):
+    """How the values of a metric are drawn."""
+
+    title: str
+    y_label: str
+
+
+CURVES = {
+    "train/reward/mean": Curve("Reward so far", "mean reward"),
+    "val/accuracy": Curve("Held-out accuracy so far", "accuracy (share)"),
+    "train/teacher/kl": Curve("Divergence from the teacher so far", "KL (nats)"),
+}
+"""Metrics that are drawn, where there are any."""
+
 STYLE = """
 .step-report{font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;color:#0f172a;
 background:#fff;max-width:1280px;padding:4px 8px}
@@ -43,6 +61,7 @@ gap:12px;margin-bottom:20px}
 .step-report table{border-collapse:collapse;width:100%;table-layout:fixed}
 .step-report th{text-align:left;color:#64748b;font-size:12px;font-weight:600}
 .step-report th,.step-report td{border-bottom:1px solid #e2e8f0;padding:6px 8px;vertical-align:top}
+.step-report td{font-size:12px}
 .step-report .text{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;
 font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,monospace}
 .step-report .number{text-align:right;font-variant-numeric:tabular-nums}
@@ -58,21 +77,14 @@ HEADINGS = (
 )
 
 
-def step_report(
-    annotated: pa.Table,
-    *,
-    step: int,
-    reward_history: Sequence[tuple[int, float]],
-    accuracy_history: Sequence[tuple[int, float]] = (),
-) -> str:
+def step_report(annotated: pa.Table, *, step: int, histories: Mapping[str, History]) -> str:
     """Return the report as an HTML fragment of at most 200 kB, without scripts or links.
 
     Args:
         annotated: rows of the step; reads `prompt_text`, `response_text`, `reward`, `advantage`,
             `finish_reason` and `response_tokens`.
         step: the step reported.
-        reward_history: `(step, mean reward)` so far.
-        accuracy_history: `(step, held-out accuracy)` so far; no chart if empty.
+        histories: `(step, value)` so far, by name of the metric; see `CURVES`.
     """
     table = annotated.select(COLUMNS)
     rewards = _rewards(table)
@@ -80,7 +92,7 @@ def step_report(
     return (
         f'<style>{STYLE}</style><section class="step-report"><h2>Step {step:,}</h2>'
         f"{_facts(rewards, lengths, table)}"
-        f'<div class="charts">{_curves(reward_history, accuracy_history)}'
+        f'<div class="charts">{draw_curves(CURVES, histories)}'
         f"{_distributions(rewards, lengths)}</div>"
         f"{_samples(table)}</section>"
     )
@@ -124,12 +136,13 @@ def _mean(values: NDArray[np.float64] | NDArray[np.int64], decimals: int) -> str
     return f"{values.mean():.{decimals}f}" if len(values) else "none"
 
 
-def _curves(rewards: Sequence[tuple[int, float]], accuracies: Sequence[tuple[int, float]]) -> str:
-    curves = figure("Reward so far", line_chart(rewards, x_label="step", y_label="mean reward"))
-    if accuracies:
-        chart = line_chart(accuracies, x_label="step", y_label="accuracy (share)")
-        curves += figure("Held-out accuracy so far", chart)
-    return curves
+def draw_curves(curves: Mapping[str, Curve], histories: Mapping[str, History]) -> str:
+    """Return a chart for every metric that has been logged."""
+    return "".join(
+        figure(curve.title, line_chart(histories[name], x_label="step", y_label=curve.y_label))
+        for name, curve in curves.items()
+        if histories.get(name)
+    )
 
 
 def _distributions(rewards: NDArray[np.float64], lengths: NDArray[np.int64]) -> str:

@@ -1,25 +1,32 @@
 """The report of a step on preference pairs: curves so far, lengths, pairs to read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.tracking.charts import histogram, line_chart
-from tasks.tracking.deck import MAX_PROMPT_CHARS, MAX_RESPONSE_CHARS, STYLE, cut, figure
+from tasks.tracking.charts import histogram
+from tasks.tracking.deck import (
+    MAX_PROMPT_CHARS,
+    MAX_RESPONSE_CHARS,
+    STYLE,
+    Curve,
+    History,
+    cut,
+    draw_curves,
+    figure,
+)
 
 MAX_PAIRS = 6
 
 CURVES = {
-    "train/loss": "Loss so far",
-    "train/preference/margin": "Margin of implicit rewards so far",
-    "val/accuracy": "Held-out accuracy so far",
-    "val/preferred_share": "Share of samples with the preferred property",
+    "train/loss": Curve("Loss so far", "loss"),
+    "train/preference/margin": Curve("Margin of implicit rewards so far", "margin"),
+    "val/accuracy": Curve("Held-out accuracy so far", "accuracy (share)"),
+    "val/preferred_share": Curve("Share of samples with the preferred property", "share"),
 }
-"""Metrics that are drawn, where there are any, and their titles."""
-
-History = Sequence[tuple[int, float]]
+"""Metrics that are drawn, where there are any."""
 
 
 def pair_report(pairs: pa.Table, *, step: int, histories: Mapping[str, History]) -> str:
@@ -30,16 +37,12 @@ def pair_report(pairs: pa.Table, *, step: int, histories: Mapping[str, History])
         step: the step reported.
         histories: `(step, value)` so far, by name of the metric; see `CURVES`.
     """
-    curves = "".join(
-        figure(title, line_chart(histories[name], x_label="step", y_label=name.split("/")[-1]))
-        for name, title in CURVES.items()
-        if histories.get(name)
-    )
     of_text = "chosen_tokens" in pairs.column_names
     return (
         f'<style>{STYLE}</style><section class="step-report"><h2>Step {step:,}</h2>'
         f'<p class="note">{len(pairs):,} pairs</p>'
-        f'<div class="charts">{curves}{_lengths(pairs) if of_text else _positions(pairs)}</div>'
+        f'<div class="charts">{draw_curves(CURVES, histories)}'
+        f"{_lengths(pairs) if of_text else _positions(pairs)}</div>"
         f"{_samples(pairs) if of_text else ''}</section>"
     )
 

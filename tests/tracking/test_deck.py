@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tasks.tracking.deck import MAX_BYTES, sample_rows, step_report
+from tasks.tracking.deck import CURVES, MAX_BYTES, sample_rows, step_report
 
 HISTORY = [(1, 0.25), (2, 0.5)]
 
@@ -30,7 +30,7 @@ def annotated(
 
 
 def report(table: pa.Table) -> str:
-    return step_report(table, step=2, reward_history=HISTORY, accuracy_history=HISTORY)
+    return step_report(table, step=2, histories=dict.fromkeys(CURVES, HISTORY))
 
 
 def fact(html: str, name: str) -> str:
@@ -51,7 +51,7 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
 def test_the_largest_report_stays_under_the_cap() -> None:
     hostile = annotated(2000, text="'" * 100_000, reason="'" * 10_000)
     history = [(step, step * 0.123456789) for step in range(100_000)]
-    html = step_report(hostile, step=10**6, reward_history=history, accuracy_history=history)
+    html = step_report(hostile, step=10**6, histories=dict.fromkeys(CURVES, history))
     assert len(html.encode()) < MAX_BYTES
 
 
@@ -90,12 +90,20 @@ def test_at_most_eight_samples_are_shown_from_best_to_worst() -> None:
     ]
 
 
+def test_a_metric_that_was_never_logged_has_no_chart() -> None:
+    histories = {"train/teacher/kl": HISTORY, "val/accuracy": []}
+    html = step_report(annotated(), step=2, histories=histories)
+    assert "Divergence from the teacher so far" in html
+    assert "Held-out" not in html
+    assert "Reward so far" not in html
+
+
 def test_fewer_rows_than_samples_are_all_shown() -> None:
     assert sorted(sample_rows(np.array([0.0, 2.0, 1.0]))) == [0, 1, 2]
 
 
 def test_an_empty_step_still_has_a_report() -> None:
-    html = step_report(annotated(0), step=1, reward_history=[])
+    html = step_report(annotated(0), step=1, histories={})
     assert fact(html, "mean reward") == "none"
     assert "Held-out" not in html
 
