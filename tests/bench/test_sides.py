@@ -11,6 +11,7 @@ import torch
 
 from tasks.data.schemas import lengths
 from tasks.sampling.rollout import rollout
+from tasks.trainer.rows import collate
 from tests.bench import bare, layouts
 from tests.bench.prepare import DECLARING_FILES, declare_no_end
 from tests.bench.work import EMBEDDED
@@ -97,14 +98,15 @@ def test_the_clipped_loss_of_the_plain_loop_at_hand_picked_ratios() -> None:
     torch.testing.assert_close(loss, torch.tensor([[-1.2], [0.8], [3.0], [-2.0]]))
 
 
-@pytest.mark.parametrize("plan", [plan for _, plan in layouts.LAYOUTS])
-def test_every_layout_holds_every_row_once_within_its_bound(plan) -> None:
-    rows = layouts.skewed_rows(4)
-    chunks = plan(rows, layouts.MAX_TOKENS_PER_CHUNK)
+@pytest.mark.parametrize("name", layouts.LAYOUTS)
+def test_every_layout_holds_every_row_once_within_its_bound(name: str) -> None:
+    rows, layout = layouts.skewed_rows(4), layouts.LAYOUTS[name]
+    scale = 3000.0 if layout.shares else 0.0
+    chunks = layout.plan(rows, layouts.MAX_TOKENS_PER_CHUNK, scale)
     assert sorted(np.concatenate(chunks)) == list(range(len(rows)))
     for chunk in chunks:
-        width = rows.widths[chunk].max(0).sum()
-        assert width * len(chunk) <= layouts.MAX_TOKENS_PER_CHUNK
+        laid_out = layouts.occupied(collate(rows, chunk, layouts.CPU), scale)
+        assert laid_out.numel() <= layouts.MAX_TOKENS_PER_CHUNK
 
 
 def test_layouts_that_give_another_gradient_are_refused() -> None:
