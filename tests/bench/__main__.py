@@ -51,14 +51,20 @@ SECTIONS: list[tuple[str, Callable[..., list[Record]]]] = [
 
 
 def measure(names: list[str], *, quick: bool) -> list[Record]:
-    """Return the records of some sections, and of the machine that they were measured on."""
-    is_complete = names == [name for name, _ in SECTIONS] and not quick
-    found = [*machine.describe(), check(COMPLETE, is_complete)]
+    """Return the records of some sections, and of the machine that they were measured on.
+
+    What is measured is written at once: a section that fails loses none of those before it.
+    """
+    found = machine.describe()
     for name, section in SECTIONS:
         if name in names:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             found += section(quick=quick)
-    return found
+            write([*found, check(COMPLETE, False)])
+    is_complete = names == [name for name, _ in SECTIONS] and not quick
+    records = [*found, check(COMPLETE, is_complete)]
+    write(records)
+    return records
 
 
 def main() -> None:
@@ -78,7 +84,6 @@ def main() -> None:
         return
     records = measure([n for n in names if n in arguments.only], quick=arguments.quick)
     print(table(records))
-    write(records)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from tests.bench import processes
 from tests.bench.records import ROOT, Record, check, compared
 from tests.bench.work import SMOLLM2, WORKS, Folder, Work
 
-NUM_TURNS = 2
 PEER_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 
@@ -66,12 +65,11 @@ def compare_one(work: Work, *, quick: bool) -> list[Record]:
     sides = [side for side in SIDES if work in side.works and side.is_ready()]
     with TemporaryDirectory() as scratch:
         folder = Folder(root=Path(scratch))
-        folder.write_work(work.quick() if quick else work)
+        work = work.quick() if quick else work
+        folder.write_work(work)
         processes.run(Path(sys.executable), "tests.bench.prepare", scratch)
         turns = [
-            (side.name, _take_turn(side, scratch))
-            for _ in range(1 if quick else NUM_TURNS)
-            for side in sides
+            (side.name, _take_turn(side, scratch)) for _ in range(work.num_turns) for side in sides
         ]
     versions = {name: told["versions"] for name, told in turns}
     figures = medians([(name, told["figures"]) for name, told in turns])

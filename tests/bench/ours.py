@@ -6,6 +6,7 @@ python -m tests.bench.ours FOLDER ENGINE       sampling alone, by a `rollout.eng
 
 import shutil
 import sys
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -39,12 +40,13 @@ def main(root: str, engine: str = "") -> None:
     libraries = (*LIBRARIES, *([engine] if engine else []))
     report.versions = {name: import_module(name).__version__ for name in libraries}
     files = endless(folder)
+    written = Path(tempfile.mkdtemp(prefix="ours-", dir=folder.root))
     for step in range(work.num_steps):
         rows = prompts.slice(step * work.prompts_per_step, work.prompts_per_step)
         if engine:
             report.steps.append(sample(config, step, rows, files))
         else:
-            taken, files = one_step(config, step, rows, files, folder.root / "ours")
+            taken, files = one_step(config, step, rows, files, written)
             report.steps.append(taken)
     report.tell()
 

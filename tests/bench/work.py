@@ -29,6 +29,7 @@ class Work:
         chunk_tokens: padded tokens that go through the model at once on our side.
         peer_rows: rows that do on the other.
         num_steps: steps of a turn; the first is left out of every figure.
+        num_turns: turns of each side.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Work:
     chunk_tokens: int
     peer_rows: int
     num_steps: int
+    num_turns: int
 
     @property
     def num_rows(self) -> int:
@@ -50,7 +52,7 @@ class Work:
     def quick(self) -> "Work":
         """Return the same with so little to do that it only shows that everything runs."""
         few = {"prompts_per_step": 4, "group_size": 2, "max_tokens": 4, "peer_rows": 2}
-        return replace(self, **few, num_steps=2)
+        return replace(self, **few, num_steps=2, num_turns=2)
 
 
 SMOLLM2 = Work(
@@ -64,6 +66,7 @@ SMOLLM2 = Work(
     chunk_tokens=640,
     peer_rows=8,
     num_steps=2,
+    num_turns=1,
 )
 EMBEDDED = Work(
     name="embedded",
@@ -76,6 +79,7 @@ EMBEDDED = Work(
     chunk_tokens=5120,
     peer_rows=256,
     num_steps=11,
+    num_turns=2,
 )
 WORKS = (SMOLLM2, EMBEDDED)
 
