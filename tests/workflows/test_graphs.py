@@ -148,7 +148,7 @@ def test_a_shard_may_be_interrupted_and_is_tried_again_by_itself(given: dict[str
 def test_a_node_asks_for_the_kind_of_accelerator_that_its_role_names(
     given: dict[str, object],
 ) -> None:
-    words = "resources.train.gpus=2 resources.train.gpu_type=nvidia-h100 rollout.shards=2"
+    words = "resources.train.gpus=2 resources.train.gpu_type=nvidia-h100 trainer.num_processes=2"
     spec = graph(grpo_step, config=config(words), step=4, **given)
     overrides = {kind(n): n.task_node.overrides for n in spec.nodes if n.HasField("task_node")}
     devices = {name: o.extended_resources.gpu_accelerator.device for name, o in overrides.items()}
