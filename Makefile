@@ -36,7 +36,7 @@ test: $(READY) ## Lint, types and all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-vllm: $(VLLM_READY) ## Tests of the vLLM engine on a CPU, in an environment of their own
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE timeout --signal=INT --kill-after=60 1200 \

@@ -22,13 +22,13 @@ PRECISIONS = {"fp32": 1e-6, "fp64": 1e-12}
 def test_objectives_with_their_own_weight_pass_the_reduction_proof(
     name: str, precision: str
 ) -> None:
-    assert computed("proofs")[precision][name] <= PRECISIONS[precision]
+    assert computed("proof")[precision][name] <= PRECISIONS[precision]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", WRONG)
 def test_objectives_with_another_weight_are_stopped(name: str, precision: str) -> None:
-    message = computed("proofs")[precision][name]
+    message = computed("proof")[precision][name]
     assert message.startswith("reduction proof failed: the gradient over 4 rows differs by 0.")
     assert "not of the same unit, or not of the same mask" in message
     assert "rl.builder owns this code" in message

@@ -31,14 +31,14 @@ def assert_same(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> 
 def test_the_gradient_is_that_of_the_loss_over_all_rows(
     precision: str, recipe: str, split: str
 ) -> None:
-    found = computed("steps")["recipes"][precision, recipe]
+    found = computed("step")["recipes"][precision, recipe]
     assert_same(found[split].flat, found["direct"], TOLERANCES[precision])
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_weight_and_metrics_are_the_same_for_every_split(precision: str, recipe: str) -> None:
-    found = computed("steps")["recipes"][precision, recipe]
+    found = computed("step")["recipes"][precision, recipe]
     tolerance = TOLERANCES[precision]
     for split in SPLITS[1:]:
         assert found[split].weight == found["whole"].weight
@@ -49,7 +49,7 @@ def test_weight_and_metrics_are_the_same_for_every_split(precision: str, recipe:
 
 @pytest.mark.parametrize(("recipe", "weight"), [("token-mean", 22), ("seq-mean-token-sum", 8)])
 def test_the_weight_counts_what_trains(recipe: str, weight: int) -> None:
-    found = computed("steps")["recipes"]["fp64", f"clipped {recipe}"]["each row alone"]
+    found = computed("step")["recipes"]["fp64", f"clipped {recipe}"]["each row alone"]
     assert found.weight == weight
     assert found.metrics["train/num_tokens"] == 22
     assert found.metrics["train/num_sequences"] == 8
@@ -58,8 +58,8 @@ def test_the_weight_counts_what_trains(recipe: str, weight: int) -> None:
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_ranks_take_the_step_of_one(recipe: str, share: str) -> None:
-    alone = computed("steps")["recipes"]["fp64", recipe]["whole"]
-    for rank in computed("ranks"):
+    alone = computed("step")["recipes"]["fp64", recipe]["whole"]
+    for rank in computed("rank"):
         found = rank["gradients"][recipe, share]
         assert_same(found.flat, alone.flat, 1e-10)
         assert found.weight == alone.weight
@@ -68,35 +68,35 @@ def test_two_ranks_take_the_step_of_one(recipe: str, share: str) -> None:
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_ranks_report_the_metrics_of_one(recipe: str, share: str) -> None:
-    alone = computed("steps")["recipes"]["fp64", recipe]["whole"].metrics
-    first, second = (rank["gradients"][recipe, share].metrics for rank in computed("ranks"))
+    alone = computed("step")["recipes"]["fp64", recipe]["whole"].metrics
+    first, second = (rank["gradients"][recipe, share].metrics for rank in computed("rank"))
     assert first == second
     assert first == pytest.approx(alone, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_terms_of_different_units_are_each_divided_by_their_own_weight(split: str) -> None:
-    found = computed("steps")["custom"]["two terms"][split]
-    assert_same(found.flat, computed("steps")["two terms directly"], 1e-10)
+    found = computed("step")["custom"]["two terms"][split]
+    assert_same(found.flat, computed("step")["two terms directly"], 1e-10)
     assert found.weight == 22
 
 
 @pytest.mark.parametrize("share", SHARES)
 def test_two_ranks_divide_each_term_by_its_weight_over_both(share: str) -> None:
-    for rank in computed("ranks"):
+    for rank in computed("rank"):
         found = rank["gradients"]["two terms", share]
-        assert_same(found.flat, computed("steps")["two terms directly"], 1e-10)
+        assert_same(found.flat, computed("step")["two terms directly"], 1e-10)
 
 
 @pytest.mark.parametrize("split", ["each row alone", "rows shuffled", "random 0", "random 2"])
 def test_a_mean_objective_is_weighted_by_its_sequences(split: str) -> None:
-    found = computed("steps")["custom"]["mean"]
+    found = computed("step")["custom"]["mean"]
     assert_same(found[split].flat, found["whole"].flat, 1e-10)
     assert found[split].weight == 8
 
 
 def test_an_update_moves_the_weights_by_the_mean_gradient() -> None:
-    done = computed("steps")["updates"]["plain"]
+    done = computed("step")["updates"]["plain"]
     assert done["applied"]
     assert done["weight"] == 22
     assert done["grad_norm"] == pytest.approx(done["moved"].norm().item(), rel=1e-12)
@@ -104,29 +104,29 @@ def test_an_update_moves_the_weights_by_the_mean_gradient() -> None:
 
 
 def test_a_long_gradient_is_scaled_down_to_the_bound() -> None:
-    plain, clipped = (computed("steps")["updates"][name] for name in ("plain", "clipped"))
+    plain, clipped = (computed("step")["updates"][name] for name in ("plain", "clipped"))
     expected = plain["moved"] * 0.01 / plain["grad_norm"]
     torch.testing.assert_close(clipped["moved"], expected, rtol=1e-5, atol=1e-12)
 
 
 def test_the_reported_norm_is_that_before_clipping() -> None:
-    updates = computed("steps")["updates"]
+    updates = computed("step")["updates"]
     assert updates["clipped"]["grad_norm"] == updates["plain"]["grad_norm"]
 
 
 def test_a_gradient_below_the_bound_is_left_alone() -> None:
-    updates = computed("steps")["updates"]
+    updates = computed("step")["updates"]
     assert torch.equal(updates["below the clip"]["moved"], updates["plain"]["moved"])
 
 
 def test_two_ranks_clip_and_step_as_one() -> None:
-    expected = computed("steps")["updates"]["clipped"]["moved"]
-    for rank in computed("ranks"):
+    expected = computed("step")["updates"]["clipped"]["moved"]
+    for rank in computed("rank"):
         torch.testing.assert_close(rank["moved"], expected, rtol=1e-10, atol=1e-14)
 
 
 def test_no_training_token_skips_the_optimizer_step() -> None:
-    done = computed("steps")["updates"]["all masked"]
+    done = computed("step")["updates"]["all masked"]
     assert not done["applied"]
     assert done["weight"] == 0
     assert done["grad_norm"] != done["grad_norm"]
@@ -134,11 +134,11 @@ def test_no_training_token_skips_the_optimizer_step() -> None:
 
 
 def test_a_gradient_that_is_not_finite_raises_and_leaves_the_weights_unchanged() -> None:
-    done = computed("steps")["updates"]["infinite"]
+    done = computed("step")["updates"]["infinite"]
     assert "expected a finite number; the weights were not changed" in done["raised"]
     assert done["moved"].abs().max() == 0
 
 
 @pytest.mark.parametrize("name", ["plain", "clipped", "all masked", "infinite"])
 def test_no_gradient_is_left_for_the_next_update(name: str) -> None:
-    assert not computed("steps")["updates"][name]["grads_left"]
+    assert not computed("step")["updates"][name]["grads_left"]
