@@ -79,7 +79,8 @@ def _processes(config: AnyConfig) -> list[str]:
     trainer = config.trainer
     if trainer.num_processes == 1:
         return []
-    return [f"{trainer.num_processes} training processes, strategy {trainer.strategy}"]
+    where = f" on {trainer.num_nodes} machines" if trainer.num_nodes > 1 else ""
+    return [f"{trainer.num_processes} training processes{where}, strategy {trainer.strategy}"]
 
 
 def _advantage(config: RunConfig) -> str:

@@ -181,8 +181,16 @@ SHARED: tuple[Rule[Trains], ...] = (
     ),
     Rule(
         field="trainer.num_processes",
-        broken=lambda c: c.resources.train.gpus not in (0, c.trainer.num_processes),
-        message="one process trains on one GPU; set it to resources.train.gpus",
+        broken=lambda c: c.trainer.num_processes % c.trainer.num_nodes != 0,
+        message="cannot be split evenly over trainer.num_nodes machines; make it a multiple",
+    ),
+    Rule(
+        field="trainer.num_processes",
+        broken=lambda c: (
+            c.resources.train.gpus not in (0, c.trainer.num_processes / c.trainer.num_nodes)
+        ),
+        message="one process trains on one GPU; set it to resources.train.gpus, which is of one "
+        "machine, times trainer.num_nodes",
     ),
     *(
         Rule(

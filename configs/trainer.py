@@ -55,7 +55,11 @@ class Trainer(Optimizer):
     time, the same gradient."""
 
     num_processes: int = Field(default=1, ge=1)
-    """Training processes on one machine, one per GPU where there are any; 1 starts none."""
+    """Training processes, one per GPU where there are any; 1 starts none."""
+
+    num_nodes: int = Field(default=1, ge=1)
+    """Machines that `num_processes` is split over evenly; above 1, the number they were registered
+    with."""
 
     strategy: Strategy = "ddp"
     """What each of several processes holds: `ddp` the model, `fsdp2` a part of every parameter."""

@@ -10,6 +10,7 @@ from configs.dpo_preflight import check_pairs, dpo_warnings
 from configs.preflight import check_topology, warnings
 from configs.resolve import resolve, resolve_dpo
 from configs.run import RunConfig
+from images.nodes import require_nodes
 from images.roles import LIGHT, TRAIN
 
 
@@ -18,6 +19,7 @@ def resolve_config(recipe: str, overrides: str, workflow: str = "grpo") -> RunCo
     """Resolve and check the whole configuration, its objective included, before any work."""
     config = resolve(recipe, overrides)
     check_topology(config, workflow)
+    require_nodes(config.trainer)
     from tasks.trainer.loop import build_objective
 
     build_objective(config)
@@ -38,6 +40,7 @@ def resolve_pairs(recipe: str, overrides: str, workflow: str) -> ResolvedPairs:
     """Resolve and check the whole configuration of a run on preference pairs before any work."""
     config = resolve_dpo(recipe, overrides)
     check_pairs(config, workflow)
+    require_nodes(config.trainer)
     for line in dpo_warnings(config):
         print(f"warning: {line}")  # noqa: T201
     return ResolvedPairs(config, config.data.problems)

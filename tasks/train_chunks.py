@@ -7,6 +7,7 @@ from flytekit import task
 
 from configs.overlap import BEHAVIOUR
 from configs.run import RunConfig
+from images.nodes import Nodes
 from images.roles import TRAIN
 from tasks.data.arrow import Table
 from tasks.handle import Policy, handle, new_directory
@@ -20,7 +21,7 @@ class TrainedChunks(NamedTuple):
     seconds: float
 
 
-@task(container_image=TRAIN)
+@task(container_image=TRAIN, task_config=Nodes(), shared_memory=True)
 def train_chunks(
     config: RunConfig,
     step: int,

@@ -6,13 +6,14 @@ import time
 from flytekit import task
 
 from configs.dpo import DpoConfig
+from images.nodes import Nodes
 from images.roles import TRAIN
 from tasks.data.arrow import Table
 from tasks.handle import Policy, Run, handle, new_directory
 from tasks.train_chunks import TrainedChunks
 
 
-@task(container_image=TRAIN)
+@task(container_image=TRAIN, task_config=Nodes(), shared_memory=True)
 def train_pairs(
     config: DpoConfig,
     run: Run,

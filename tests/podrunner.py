@@ -2,11 +2,13 @@
 
 Only protocol buffers and paths cross from one task to another: `inputs.pb` is written, the task is
 executed by `pyflyte-execute`, and it leaves `outputs.pb`, the graph `futures.pb` of a dynamic task,
-or `error.pb`. Covers what the workflows here are made of: tasks and their retries, map tasks,
-dynamic tasks at any depth, sub-workflows, and attributes of outputs; on a disk or an object store.
+or `error.pb`. Covers what the workflows here are made of: tasks and their retries, map tasks, tasks
+on several machines, dynamic tasks at any depth, sub-workflows, and attributes of outputs; on a disk
+or an object store.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -18,12 +20,14 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.core.workflow import WorkflowBase
 from flytekit.models.literals import LiteralMap as LiteralMapModel
 from fsspec.core import url_to_fs
+from google.protobuf.json_format import MessageToDict
 
 from tests.podgraph import Entities, Literal, LiteralMap, Outputs, bind, compiled, in_order
 from tests.podgraph import to_literals as literals_of
 
-Execute = Callable[[list[str], Mapping[str, str], Path], None]
-"""Runs a command line with additions to its environment, and leaves its output in a log file."""
+Execute = Callable[[list[str], Sequence[Mapping[str, str]], Path], None]
+"""Runs a command line once for each of some additions to its environment, at the same time, and
+leaves what it prints in a log file."""
 
 ATTEMPT, INDEX = "FLYTE_ATTEMPT_NUMBER", "FLYTE_K8S_ARRAY_INDEX"
 """Variables that tell a task which attempt it is, and which part of a map task."""
@@ -58,7 +62,7 @@ class Pods:
     """Executes graphs.
 
     Attributes:
-        execute: starts one task's process and waits for it.
+        execute: starts the processes of a task and waits for them.
         logs: directory of what the processes print.
         store: prefix of the protocol buffers, `meta/`, and of what tasks hand on, `raw/`: a
             directory or an address such as `s3://bucket/run`.
@@ -145,7 +149,7 @@ class Pods:
         raise PodError(f"{pod.path} ({pod.template.id.name}) left nothing in {place}")
 
     def _attempt(self, pod: Pod, attempt: int) -> str:
-        """Run one process of a task and return where its protocol buffers are."""
+        """Run a task's process, or one for each machine; return where its protocol buffers are."""
         name = f"{pod.path}/{attempt}"
         place, raw = f"{self.store}/meta/{name}", f"{self.store}/raw/{name}"
         write(f"{place}/inputs.pb", pod.inputs.SerializeToString(deterministic=True))
@@ -159,10 +163,11 @@ class Pods:
         command = [places.get(word, word) for word in pod.template.container.args]
         env = {entry.key: entry.value for entry in pod.template.container.env}
         env |= {ATTEMPT: str(attempt), "BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX, INDEX: pod.index}
-        self.ran.append(Ran(pod.template.id.name, attempt, pod.index))
+        machines = [{**env, **machine} for machine in _machines(pod.template)]
+        self.ran += [Ran(pod.template.id.name, attempt, pod.index) for _ in machines]
         log = self.logs / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.execute(command, env, log)
+        self.execute(command, machines, log)
         error = read(f"{place}/error.pb", errors_pb2.ErrorDocument)
         if error is not None and error.error.kind == errors_pb2.ContainerError.NON_RECOVERABLE:
             raise PodError(f"{pod.path} ({pod.template.id.name}): {error.error.message}")
@@ -172,6 +177,19 @@ class Pods:
 def _pod(node: core.Node, inputs: LiteralMap, entities: Entities, path: str) -> Pod:
     template = entities.tasks[node.task_node.reference_id.name]
     return Pod(template, inputs, node.metadata.retries.retries, path)
+
+
+def _machines(template: tasks_pb2.TaskTemplate) -> list[dict[str, str]]:
+    """Return what each machine of a task is told, as the operator of a PyTorchJob does."""
+    if template.type != "pytorch":
+        return [{}]
+    job = MessageToDict(template.custom)
+    number = int(job["masterReplicas"]["replicas"] + job["workerReplicas"]["replicas"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}
+    return [{**shared, "GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank)} for rank in range(number)]
 
 
 def _collection(items: Iterable[Literal]) -> Literal:

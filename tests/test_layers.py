@@ -40,7 +40,11 @@ LAYERS = {
     "objectives/primitives": Layer(ours=("objectives.primitives",), theirs=("torch",)),
     "objectives": Layer(ours=("objectives", "configs"), theirs=("torch",)),
     "configs": Layer(ours=("configs",), theirs=("pydantic", "pydantic_core", "omegaconf", "yaml")),
-    "images": Layer(ours=("images", "configs"), theirs=("flytekit",)),
+    "images": Layer(
+        ours=("images", "configs"),
+        theirs=("flytekit",),
+        except_in=(("nodes.py", "flyteidl"), ("nodes.py", "google")),
+    ),
     "tasks/data": Layer(
         ours=("tasks.data", "configs"),
         theirs=(*TABLES, "fsspec"),

@@ -1,4 +1,4 @@
-"""A group of processes that compute one thing together on this machine, one rank each.
+"""A group of processes that compute one thing together, one rank each, on this machine or several.
 
 The group stays alive between calls, so that each rank keeps what it has loaded. It ends with the
 first rank that fails or dies, and with the process that started it, however that one ends.
@@ -10,7 +10,7 @@ import pickle
 import shutil
 import tempfile
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.processes.child import Child
 
@@ -18,26 +18,59 @@ GRACE_S = 0.5
 """How long a death may take to be noticed after its peers have complained of a lost connection."""
 
 STORE = "RANK_STORE"
-"""Environment variable with the file through which the ranks of a group find each other."""
+"""Environment variable with the file through which the ranks of one machine find each other."""
 
 
 class RankError(RuntimeError):
     """A rank failed, died or hangs; the message has its number and traceback."""
 
 
-class RankGroup:
-    """Live ranks.
+class Node(NamedTuple):
+    """One of the machines that ranks are spread over.
 
-    Args:
-        num_ranks: how many.
+    Attributes:
+        number: from 0.
+        num_nodes: how many there are.
     """
 
-    def __init__(self, num_ranks: int) -> None:
-        # Ranks meet in a file and then talk over ports that the system picks: none can be taken.
+    number: int = 0
+    num_nodes: int = 1
+
+    def numbers(self, num_ranks: int) -> range:
+        """Return the ranks that are its own, of all.
+
+        >>> Node(1, 2).numbers(4)
+        range(2, 4)
+        """
+        own = num_ranks // self.num_nodes
+        return range(self.number * own, (self.number + 1) * own)
+
+
+ALONE = Node()
+"""The only machine."""
+
+
+class RankGroup:
+    """Live ranks of this machine.
+
+    Args:
+        num_ranks: how many there are on all machines.
+        node: which machine this is. Where there are several, ranks meet at `MASTER_ADDR` and
+            `MASTER_PORT`.
+    """
+
+    def __init__(self, num_ranks: int, node: Node = ALONE) -> None:
+        # On one machine they meet in a file and then talk over ports that the system picks: none
+        # can be taken.
         self._folder = tempfile.mkdtemp(prefix="ranks-")
+        self._numbers, self._size = node.numbers(num_ranks), num_ranks
+        shared = _of_one_machine(self._folder) if node.num_nodes == 1 else {}
         self._ranks = [
-            Child("tasks.trainer.rank", environment=_environment(rank, num_ranks, self._folder))
-            for rank in range(num_ranks)
+            Child(
+                "tasks.trainer.rank",
+                environment={**shared, **_environment(number, self._numbers, num_ranks)},
+            )
+            for number in self._numbers
         ]
 
     def call(self, target: str, *arguments: object, timeout_s: float) -> list[Any]:
@@ -52,8 +85,8 @@ class RankGroup:
             RankError: a rank raised, died, or took too long.
         """
         try:
-            for number, rank in enumerate(self._ranks):
-                self._send(number, rank.connection, (target, arguments))
+            for place, rank in enumerate(self._ranks):
+                self._send(place, rank.connection, (target, arguments))
             return self._gather(timeout_s)
         except BaseException:
             self.close()
@@ -73,50 +106,53 @@ class RankGroup:
         """Whether it can be called."""
         return bool(self._ranks)
 
-    def _send(self, number: int, connection: Connection, request: object) -> None:
+    def _send(self, place: int, connection: Connection, request: object) -> None:
         try:
             connection.send_bytes(pickle.dumps(request))
         except OSError:
-            raise self._death(number) from None
+            raise self._death(place) from None
 
     def _gather(self, timeout_s: float) -> list[Any]:
-        waiting = {rank.connection: number for number, rank in enumerate(self._ranks)}
+        waiting = {rank.connection: place for place, rank in enumerate(self._ranks)}
         found: dict[int, Any] = {}
         while waiting:
             ready = wait(list(waiting), timeout_s if found else None)
             if not ready:
+                busy = [self._numbers[place] for place in sorted(waiting.values())]
                 raise RankError(
-                    f"ranks {sorted(waiting.values())} of {len(self._ranks)} were still busy "
+                    f"ranks {busy} of {self._size} were still busy "
                     f"{timeout_s:g} s after the others were done; they were killed"
                 )
             for connection in ready:
-                number = waiting.pop(connection)
-                found[number] = self._receive(number, connection)
-        return [found[number] for number in sorted(found)]
+                place = waiting.pop(connection)
+                found[place] = self._receive(place, connection)
+        return [found[place] for place in sorted(found)]
 
-    def _receive(self, number: int, connection: Connection) -> object:
+    def _receive(self, place: int, connection: Connection) -> object:
         try:
             is_error, value = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own rank's
         except (EOFError, OSError):
-            raise self._death(number) from None
+            raise self._death(place) from None
         if is_error:
             # What a rank says of a lost peer is less than what is known of that peer's end.
             for peer, child in enumerate(self._ranks):
                 if child.cause_of_death(GRACE_S / len(self._ranks)) is not None:
                     raise self._death(peer)
-            raise RankError(f"rank {number} of {len(self._ranks)} failed: {value}")
+            raise RankError(f"rank {self._numbers[place]} of {self._size} failed: {value}")
         return value
 
-    def _death(self, number: int) -> RankError:
-        cause = self._ranks[number].cause_of_death() or "it stopped talking"
+    def _death(self, place: int) -> RankError:
+        cause = self._ranks[place].cause_of_death() or "it stopped talking"
         return RankError(
-            f"rank {number} of {len(self._ranks)} died: {cause}; if it was killed, look at the "
-            "memory that was left (resources.train.memory, trainer.max_tokens_per_chunk)"
+            f"rank {self._numbers[place]} of {self._size} died: {cause}; if it was killed, look at "
+            "the memory that was left (resources.train.memory, trainer.max_tokens_per_chunk)"
         )
 
 
-def call(target: str, *arguments: object, num_ranks: int, timeout_s: float) -> object:
-    """Call a function on every rank of the live group and return what rank 0 returned.
+def call(
+    target: str, *arguments: object, num_ranks: int, timeout_s: float, node: Node = ALONE
+) -> object:
+    """Call a function on every rank of the live group and return what the first one here returned.
 
     A group is started if none is alive; one of another size or timeout is ended.
 
@@ -126,7 +162,7 @@ def call(target: str, *arguments: object, num_ranks: int, timeout_s: float) -> o
     group = _live.get((num_ranks, timeout_s))
     if group is None or not group.is_alive:
         close()
-        group = _live[num_ranks, timeout_s] = RankGroup(num_ranks)
+        group = _live[num_ranks, timeout_s] = RankGroup(num_ranks, node)
     return group.call(target, *arguments, timeout_s=timeout_s)[0]
 
 
@@ -141,15 +177,19 @@ def close() -> None:
 _live: dict[tuple[int, float], RankGroup] = {}
 
 
-def _environment(rank: int, num_ranks: int, folder: str) -> dict[str, str]:
-    num_threads = str(max((os.cpu_count() or 1) // num_ranks, 1))
-    defaults = {"OMP_NUM_THREADS": num_threads, "GLOO_SOCKET_IFNAME": "lo"}
+def _of_one_machine(folder: str) -> dict[str, str]:
+    """Return how ranks find each other where all are here."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return {"GLOO_SOCKET_IFNAME": interface, STORE: os.path.join(folder, "store")}
+
+
+def _environment(number: int, numbers: range, num_ranks: int) -> dict[str, str]:
+    num_threads = str(max((os.cpu_count() or 1) // len(numbers), 1))
     return {
-        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", num_threads),
         "TOKENIZERS_PARALLELISM": "false",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "RANK": str(number),
+        "LOCAL_RANK": str(number - numbers[0]),
         "WORLD_SIZE": str(num_ranks),
-        "LOCAL_WORLD_SIZE": str(num_ranks),
-        STORE: os.path.join(folder, "store"),
+        "LOCAL_WORLD_SIZE": str(len(numbers)),
     }

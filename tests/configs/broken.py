@@ -113,6 +113,7 @@ BROKEN = [
         "train on nothing",
         "trainer.num_processes=9 rollout.prompts_per_step=4 rollout.group_size=8 rl.mini_batches=4",
     ),
+    ("trainer.num_processes", "split evenly", "trainer.num_nodes=2"),
     ("trainer.num_processes", "resources.train.gpus", "resources.train.gpus=2"),
     ("trainer.strategy", "trainer.num_processes=1", "trainer.strategy=fsdp2"),
     ("trainer.rank_timeout_s", "trainer.num_processes=1", "trainer.rank_timeout_s=5"),

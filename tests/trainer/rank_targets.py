@@ -46,6 +46,21 @@ def hang_before_a_collective(rank: int, timeout_s: float) -> None:
     torch.distributed.all_reduce(torch.zeros(1))
 
 
+def meet(timeout_s: float, failing: int) -> tuple[int, int, float]:
+    """Return this rank's two numbers, and the sum over all ranks of the first plus one."""
+    import torch
+
+    from tasks.trainer.launch import join
+
+    join(timeout_s=timeout_s)
+    total = torch.tensor([RANK + 1.0])
+    torch.distributed.all_reduce(total)
+    if failing == RANK:
+        raise ValueError("no such luck")
+    torch.distributed.barrier()
+    return RANK, int(os.environ["LOCAL_RANK"]), total.item()
+
+
 def main(file: str) -> None:
     """Start ranks, write down their process ids, and wait to be killed amid a call."""
     from tasks.trainer import ranks

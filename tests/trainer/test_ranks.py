@@ -2,16 +2,22 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from configs.resolve import resolve
+from tasks.policy.files import PolicyFiles
 from tasks.trainer import ranks
-from tasks.trainer.ranks import RankError, RankGroup
+from tasks.trainer.launch import launch
+from tasks.trainer.ranks import Node, RankError, RankGroup
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE_S = 15.0
@@ -53,6 +59,61 @@ def no_group() -> Iterator[None]:
     ranks.close()
     yield
     ranks.close()
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RankGroup]]:
+    """Two groups of two ranks each, as if on machines of their own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    for name, value in at.items():
+        monkeypatch.setenv(name, value)
+    made = [RankGroup(4, Node(number, 2)) for number in range(2)]
+    yield made
+    for group in made:
+        group.close()
+
+
+def on_all(machines: list[RankGroup], failing: int) -> list[object]:
+    """Return what each machine's ranks have come to: results, or the error."""
+
+    def call(group: RankGroup) -> object:
+        try:
+            return group.call(target("meet"), 60, failing, timeout_s=60)
+        except RankError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(machines)) as pool:
+        return list(pool.map(call, machines))
+
+
+def test_ranks_of_two_machines_are_one_group(machines: list[RankGroup]) -> None:
+    assert on_all(machines, -1) == [[(0, 0, 10.0), (1, 1, 10.0)], [(2, 0, 10.0), (3, 1, 10.0)]]
+
+
+def test_a_rank_that_fails_on_one_machine_ends_those_of_the_other(
+    machines: list[RankGroup],
+) -> None:
+    started = time.monotonic()
+    first, second = on_all(machines, 2)
+    assert "rank 2 of 4 failed: ValueError: no such luck" in str(second)
+    assert "of 4 failed" in str(first)
+    assert time.monotonic() - started < 2 * AT_ONCE_S
+
+
+def test_a_machine_that_is_not_told_which_it_is_trains_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    config = resolve("grpo_arithmetic", "trainer.num_nodes=2 trainer.num_processes=2")
+    files = PolicyFiles(
+        version=0, digest="", state_digest="", weights=tmp_path, trainer_state=tmp_path
+    )
+    with pytest.raises(ValueError, match=r"num_nodes=2, but RANK, MASTER_ADDR, MASTER_PORT is not"):
+        launch(target("place"), config, pa.table({"row": [1]}), files, (tmp_path, tmp_path), {})
 
 
 def test_every_rank_answers_in_order_and_stays_alive_for_the_next_call(group: RankGroup) -> None:

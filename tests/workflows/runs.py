@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +144,11 @@ class Warm:
         code = self.wait(self.start(*commands, log=log, cwd=cwd, env=env))
         return code, log.read_text()
 
+    def execute(self, command: list[str], envs: Sequence[Mapping[str, str]], log: Path) -> None:
+        """Run a command line once for each environment, at the same time."""
+        for pid in [self.start(command, log=log, env=env) for env in envs]:
+            self.wait(pid)
+
     def command(self, root: Path, *more: str, **changed: object) -> list[str]:
         """Return the command line of a tiny run that is recorded in the shared store."""
         return grpo(root, *more, **{"tracking__uri": self.store, **changed})
@@ -167,12 +172,12 @@ class Warm:
 
 
 @contextmanager
-def warm(scratch: Path) -> Iterator[Warm]:
-    """Keep the process from which runs are forked."""
+def warm(scratch: Path, **env: str) -> Iterator[Warm]:
+    """Keep the process from which runs are forked, with additions to its environment."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.workflows.warm"],
         cwd=ROOT,
-        env={**os.environ, **environment(scratch, ROOT)},
+        env={**os.environ, **environment(scratch, ROOT), **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -95,13 +95,10 @@ def test_two_policies_are_compared_prompt_by_prompt(
 def test_a_process_for_every_task_measures_the_same(
     warm: Warm, run: Finished, newest: Kept, tmp_path: Path
 ) -> None:
-    def execute(words: list[str], env: dict[str, str], log: Path) -> None:
-        warm.run(words, log=log, env=env)
-
     words = overrides(run.directory.parent, **SEVERAL)
     kept = json.loads((newest.directory / "evaluation.json").read_text())
     (newest.directory / "evaluation.json").unlink()
-    runner = Pods(execute, tmp_path / "logs", str(tmp_path / "pods"))
+    runner = Pods(warm.execute, tmp_path / "logs", str(tmp_path / "pods"))
     runner.run(evaluate_policy, overrides=words)
     assert json.loads((newest.directory / "evaluation.json").read_text()) == kept
     assert {ran.task.rpartition(".")[2] for ran in runner.ran} >= {

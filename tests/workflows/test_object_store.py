@@ -1,7 +1,7 @@
 """Tasks that share nothing but an object store compute the bits of one process on a disk."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,8 +48,8 @@ def test_a_run_on_an_object_store_gives_the_weights_of_one_on_a_disk(
     changed = {**ONE_STEP, "rollout__shards": 2}
     alone = warm.grpo(tmp_path / "one", **changed)
 
-    def execute(command: list[str], env: Mapping[str, str], log: Path) -> None:
-        warm.run(command, log=log, env={**store, **env})
+    def execute(command: list[str], envs: Sequence[Mapping[str, str]], log: Path) -> None:
+        warm.execute(command, [{**store, **env} for env in envs], log)
 
     runner = Pods(execute, tmp_path / "logs", BUCKET)
     runner.run(grpo, overrides=overrides(tmp_path / "many", tracking__uri=warm.store, **changed))

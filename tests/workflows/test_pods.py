@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,7 @@ ONE_STEP = {**TWO_STEPS, "rl__max_steps": 1}
 
 
 def pods(warm: Warm, root: Path) -> Pods:
-    def execute(command: list[str], env: Mapping[str, str], log: Path) -> None:
-        warm.run(command, log=log, env=env)
-
-    return Pods(execute, root / "logs", str(root / "pods"))
+    return Pods(warm.execute, root / "logs", str(root / "pods"))
 
 
 def tiny(root: Path, **changed: object) -> Finished:
@@ -107,7 +104,8 @@ def test_a_shard_whose_machine_is_taken_away_is_sampled_again_alone(
 ) -> None:
     alone = warm.grpo(tmp_path / "one", **ONE_STEP)
 
-    def execute(command: list[str], env: Mapping[str, str], log: Path) -> None:
+    def execute(command: list[str], envs: Sequence[Mapping[str, str]], log: Path) -> None:
+        (env,) = envs
         pid = warm.start(command, log=log, env=env)
         if (env[INDEX], env[ATTEMPT]) == ("1", "0"):
             os.kill(pid, signal.SIGKILL)
