@@ -129,13 +129,22 @@ def newest(root: Path) -> Checkpoint | None:
 
 def paths(root: Path) -> list[Path]:
     """Return the published directories under `root`, oldest first."""
-    return sorted(root.glob(f"{PREFIX}*")) if root.is_dir() else []
+    found = root.glob(f"{PREFIX}*") if root.is_dir() else ()
+    return sorted((path for path in found if _number(path).isdecimal()), key=_step)
+
+
+def _number(path: Path) -> str:
+    return path.name.removeprefix(PREFIX)
+
+
+def _step(path: Path) -> int:
+    return int(_number(path))
 
 
 def prune(root: Path, *, keep_last: int, keep_every: int) -> None:
     """Delete all but the newest `keep_last` checkpoints and those of every `keep_every`-th step."""
     for path in paths(root)[:-keep_last]:
-        step = int(path.name.removeprefix(PREFIX))
+        step = _step(path)
         if keep_every == 0 or step % keep_every:
             _delete(path)
 

@@ -136,6 +136,18 @@ def test_the_last_and_every_so_many_are_kept(
     assert sorted(path.name for path in root.iterdir()) == [f"step-{step:06d}" for step in kept]
 
 
+def test_checkpoints_are_in_the_order_of_their_numbers_and_other_directories_stay(
+    tmp_path: Path,
+) -> None:
+    root, policy = tmp_path / "checkpoints", make_policy(tmp_path)
+    (root / "step-by-hand").mkdir(parents=True)
+    for step in (999_999, 1_000_000):
+        put(root, policy, step)
+    assert newest_step(root) == 1_000_000
+    prune(root, keep_last=1, keep_every=0)
+    assert {path.name for path in root.iterdir()} == {"step-by-hand", "step-1000000"}
+
+
 def test_equal_lineages_do_not_differ() -> None:
     assert difference(LINEAGE, dict(LINEAGE)) == []
 
