@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
@@ -81,10 +81,19 @@ def load_recipe(recipe: str, seen: tuple[Path, ...] = ()) -> DictConfig:
         chain = " -> ".join(p.stem for p in (*seen, path))
         raise ValueError(f"recipe {path.stem!r} is its own base ({chain}); remove one `base` entry")
     body = _read(path)
-    bases = body.pop("base", [])
-    names = [bases] if isinstance(bases, str) else list(bases)
-    merged = OmegaConf.merge(*(load_recipe(str(name), (*seen, path)) for name in names), body)
+    names = _bases(body.pop("base", []), path)
+    merged = OmegaConf.merge(*(load_recipe(name, (*seen, path)) for name in names), body)
     return cast("DictConfig", merged)
+
+
+def _bases(value: object, path: Path) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, ListConfig):
+        return [str(name) for name in cast("list[object]", value)]
+    if value == []:
+        return []
+    raise ValueError(f"recipe {path}: base is {value!r}, expected a recipe or a list of recipes")
 
 
 def find_recipe(recipe: str, beside: Path) -> Path:
@@ -124,7 +133,7 @@ def _split(overrides: str) -> list[str]:
 def _read(path: Path) -> DictConfig:
     try:
         body = OmegaConf.load(path)
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ValueError(f"recipe {path} is not valid YAML: {error}") from None
     if not isinstance(body, DictConfig):
         raise ValueError(  # noqa: TRY004
@@ -138,6 +147,10 @@ def _override(word: str) -> DictConfig:
         raise ValueError(
             f"override {word!r} is not of the form section.field=value, "
             "such as rl.max_steps=1; quote a value that contains spaces"
+        )
+    if re.fullmatch(r".*=[+-]?0[0-9]+", word):
+        raise ValueError(
+            f"override {word!r}: YAML reads a number that begins with 0 as octal; leave the 0 out"
         )
     try:
         return OmegaConf.from_dotlist([word])

@@ -1,6 +1,6 @@
 """The `rollout` section: how responses are sampled."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -60,7 +60,7 @@ class Sampling(Section):
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     """Least probability relative to the likeliest token; only 0 (off) trains."""
 
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = []
     """Tokens that end a response, beside those of the tokenizer and the generation config."""
 
 

@@ -1,9 +1,10 @@
 """Problems read from JSON lines or Parquet, on disk or on any store that fsspec opens."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import fsspec
 import numpy as np
@@ -36,7 +37,11 @@ def both_parts(
     """
     rows = read(data.path)
     if data.held_out_path:
-        return rows, read(data.held_out_path)
+        held_out = read(data.held_out_path)
+        for part, path in ((rows, data.path), (held_out, data.held_out_path)):
+            if not part:
+                raise ValueError(f"{path} has no rows")
+        return rows, held_out
     if data.num_held_out >= len(rows):
         raise ValueError(
             f"data.num_held_out={data.num_held_out} leaves nothing of the {len(rows)} rows of "
@@ -70,7 +75,10 @@ def read_objects(path: str) -> list[dict[str, object]]:
     with fsspec.open(path, "rb") as file:
         content = file.read()
     if path.endswith(".parquet"):
-        return pq.read_table(pa.BufferReader(content)).to_pylist()
+        try:
+            return pq.read_table(pa.BufferReader(content)).to_pylist()
+        except pa.ArrowException as error:
+            raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
     if path.endswith((".jsonl", ".json")):
         return [_json_row(line, path, n) for n, line in enumerate(content.splitlines()) if line]
     raise ValueError(f"data.path={path!r}: expected a file that ends in .jsonl or .parquet")
@@ -78,8 +86,9 @@ def read_objects(path: str) -> list[dict[str, object]]:
 
 def _json_row(line: bytes, path: str, number: int) -> dict[str, object]:
     try:
-        row = json.loads(line)
-    except ValueError as error:
+        row = json.loads(line, parse_constant=_no_json)
+        row = json.loads(_valid(json.dumps(row, ensure_ascii=False)))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}, line {number + 1}: not valid JSON ({error})") from error
     if not isinstance(row, dict):
         raise ValueError(  # noqa: TRY004
@@ -88,11 +97,29 @@ def _json_row(line: bytes, path: str, number: int) -> dict[str, object]:
     return row
 
 
+def _no_json(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value; write null")
+
+
+def _valid(text: str) -> str:
+    """Return the text with a question mark for every half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _text(row: dict[str, object], field: str, path: str, number: int) -> str:
+    """Return a field as text; a whole number without decimals, which a column with gaps adds."""
     value = row.get(field)
-    if isinstance(value, str | int | float) and str(value).strip():
-        return str(value).encode("utf-8", "replace").decode()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) or (_is_number(value) and math.isfinite(value)):
+        text = _valid(str(value))
+        if text.strip():
+            return text
     raise ValueError(
         f"{path}, row {number}: field {field!r} is {value!r}, expected text; the row has "
         f"{sorted(row)}: set data.prompt_field and data.answer_field"
     )
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

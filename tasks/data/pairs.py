@@ -65,7 +65,7 @@ def _all_pairs(data: Preferences) -> Pairs:
         case "file":
             return Pairs(*both_parts(data, lambda path: read_pairs(path, data)))
         case "provider":
-            return provided(data, Pairs)
+            return provided(data, Pairs, Pair)
 
 
 def arithmetic_pairs(data: Preferences) -> Pairs:
@@ -122,8 +122,8 @@ def _with_wrong_end(problems: Sequence[Problem], seed: np.random.SeedSequence) -
 def read_pairs(path: str, data: Preferences) -> list[Pair]:
     """Return every row of a file as a pair, in the file's order.
 
-    A completion is text, or a chat whose last message it is. Where the prompt's column is absent,
-    the prompt is what comes before that message in the chosen chat.
+    A completion is text, or a chat whose last message it is. What comes before that message is the
+    prompt, the same in both chats and, where there is one, in the prompt's column.
 
     Raises:
         ValueError: naming the file, the row and the field that cannot be used.
@@ -132,18 +132,42 @@ def read_pairs(path: str, data: Preferences) -> list[Pair]:
     pairs = []
     for number, row in enumerate(read_objects(path)):
         where = f"{path}, row {number}"
-        chosen = _conversation(row, data.chosen_field, where)
-        rejected = _conversation(row, data.rejected_field, where)
-        before = chosen[:-1]
-        if data.prompt_field in row or not before:
-            given = _conversation(row, data.prompt_field, where)
-            alone = len(given) == 1 and isinstance(row[data.prompt_field], str)
-            prompt = given[0]["content"] if alone else given
-        else:
-            prompt = before
+        chosen = _completion(row, data.chosen_field, where)
+        rejected = _completion(row, data.rejected_field, where)
+        prompts = {data.chosen_field: chosen[:-1], data.rejected_field: rejected[:-1]}
+        if data.prompt_field in row or not any(prompts.values()):
+            prompts[data.prompt_field] = _conversation(row, data.prompt_field, where)
+        before = _the_same(prompts, where)
+        given = row.get(data.prompt_field)
+        prompt = given if isinstance(given, str) else before
         last = (chosen[-1]["content"], rejected[-1]["content"])
         pairs.append(Pair(f"{name}/{number}", name, prompt, *last))
     return pairs
+
+
+def _completion(row: dict[str, object], field: str, where: str) -> list[Message]:
+    """Return a field as a chat that ends with a completion."""
+    turns = _conversation(row, field, where)
+    if isinstance(row[field], list) and turns[-1]["role"] != "assistant":
+        raise ValueError(
+            f"{where}: the last message of field {field!r} is of role {turns[-1]['role']!r}, "
+            "expected 'assistant', as it is the completion to be trained on"
+        )
+    return turns
+
+
+def _the_same(prompts: dict[str, list[Message]], where: str) -> list[Message]:
+    """Return the one prompt that several fields hold; a completion alone holds none."""
+    given = {field: turns for field, turns in prompts.items() if turns}
+    (first, prompt), *others = given.items()
+    for field, other in others:
+        if other != prompt:
+            raise ValueError(
+                f"{where}: fields {first!r} and {field!r} are about different prompts: "
+                f"{str(prompt)[:80]} and {str(other)[:80]}; correct the row, or set "
+                "data.prompt_field to a name that no row has, to read the prompt from the chats"
+            )
+    return prompt
 
 
 def _conversation(row: dict[str, object], field: str, where: str) -> list[Message]:

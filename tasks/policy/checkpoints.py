@@ -22,6 +22,7 @@ MANIFEST_DIGEST = "manifest_digest"
 PREFIX = "step-"
 WEIGHTS, TRAINER_STATE = "weights", "trainer_state"
 UNFINISHED = ".unfinished-"
+DAMAGED = "damaged-"
 
 Lineage = Mapping[str, object]
 """What a run must share with the checkpoint that it continues from: flat JSON values."""
@@ -125,6 +126,27 @@ def newest(root: Path) -> Checkpoint | None:
     """Return the newest checkpoint under `root` whose manifest verifies."""
     found = (read(path) for path in reversed(paths(root)))
     return next((checkpoint for checkpoint in found if checkpoint is not None), None)
+
+
+def recover(root: Path) -> tuple[Checkpoint | None, list[Path]]:
+    """Return the newest intact checkpoint, and where the newer ones that are damaged now lie.
+
+    They are renamed, so that none of them is taken for one of the newest that are kept.
+    """
+    aside = []
+    for path in reversed(paths(root)):
+        found = read(path)
+        if found is not None:
+            return found, aside
+        aside.append(_set_aside(path))
+    return None, aside
+
+
+def _set_aside(path: Path) -> Path:
+    number = 1
+    while (target := path.with_name(f"{DAMAGED}{path.name}.{number}")).exists():
+        number += 1
+    return path.rename(target)
 
 
 def paths(root: Path) -> list[Path]:

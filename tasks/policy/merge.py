@@ -53,7 +53,10 @@ def main() -> None:
     parser.add_argument("to", type=Path, help="directory to write, which must not exist yet")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     arguments = parser.parse_args()
-    merge(arguments.adapter, arguments.to, dtype=arguments.dtype)
+    try:
+        merge(arguments.adapter, arguments.to, dtype=arguments.dtype)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ NOT_AN_ANSWER = Score(0.0, "wrong-format", {"exact_match": 0.0})
 
 
 def exact_match(response_text: str, answer: str, _payload: str) -> Score:
-    """Return 1 if the response, stripped of white space, is the answer, else 0.
+    """Return 1 if the response is the answer, both stripped of white space, else 0.
 
     A response that is not made of digits alone, as answers are, is 0 with status `wrong-format`.
 
@@ -16,6 +16,6 @@ def exact_match(response_text: str, answer: str, _payload: str) -> Score:
     (1.0, 'ok')
     """
     text = response_text.strip()
-    if text == answer:
+    if text == answer.strip():
         return RIGHT
     return WRONG if text.isascii() and text.isdigit() else NOT_AN_ANSWER

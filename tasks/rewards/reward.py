@@ -1,8 +1,14 @@
 """What a reward function is: text in, a score out, and nothing of tables or tasks."""
 
-import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
+
+LARGEST = 3.4028234e38
+"""Of the numbers that a table's float32 columns hold."""
+
+PART_NAME = re.compile(r"[A-Za-z0-9_.\- ]+(/[A-Za-z0-9_.\- ]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,26 @@ class Score:
             raise ValueError(
                 f"a score of {self.value} has status {self.status!r}, expected one of {expected}"
             )
-        if self.value is not None and not math.isfinite(self.value):
+        if self.value is not None and not abs(self.value) <= LARGEST:
             raise ValueError(
-                f"a score is {self.value}, expected a finite number; None with status 'error' says"
-                " that a response could not be scored"
+                f"a score is {self.value}, expected a finite number that float32 holds; None with "
+                "status 'error' says that a response could not be scored"
             )
+        if not isinstance(self.parts, Mapping):
+            raise TypeError(f"a score's parts are {self.parts!r}, expected numbers by name")
+        for name, part in self.parts.items():
+            _check_part(name, part)
+
+
+def _check_part(name: object, part: object) -> None:
+    if not isinstance(name, str) or not PART_NAME.fullmatch(name):
+        raise ValueError(
+            f"a score has a part named {name!r}, expected characters A-Z a-z 0-9 _ . - / and space"
+        )
+    if not isinstance(part, Real) or not abs(part) <= LARGEST:
+        raise ValueError(
+            f"the part {name!r} of a score is {part!r}, expected a finite number that float32 holds"
+        )
 
 
 RewardFunction = Callable[[str, str, str], Score]

@@ -121,9 +121,14 @@ def _reply(index: int, score: Score) -> dict[str, Any]:
         "row": index,
         "value": None if score.value is None else float(score.value),
         "status": score.status,
-        "parts": {str(name): float(part) for name, part in score.parts.items()},
-        "detail": str(score.detail)[:MAX_DETAIL_CHARACTERS],
+        "parts": {name: float(part) for name, part in score.parts.items()},
+        "detail": _valid(str(score.detail))[:MAX_DETAIL_CHARACTERS],
     }
+
+
+def _valid(text: str) -> str:
+    """Return the text with a question mark for every half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _limit_memory(mib: int) -> None:

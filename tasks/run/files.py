@@ -19,5 +19,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Return a JSON object, or an empty one if the file does not exist."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Return a JSON object, or an empty one if the file does not exist.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged: {error}; delete it to go on from the newest checkpoint, in a new "
+            "MLflow run"
+        ) from error

@@ -85,10 +85,14 @@ def starting_point(
 ) -> Checkpoint | None:
     """Return the run's newest intact checkpoint, else the one asked for, else None.
 
+    Newer ones that are damaged are renamed, and named to the user.
+
     Raises:
         ValueError: if it belongs to another kind of run, or `resume_from` is no checkpoint.
     """
-    found = checkpoints.newest(directory / "checkpoints")
+    found, damaged = checkpoints.recover(directory / "checkpoints")
+    for path in damaged:
+        print(f"warning: a checkpoint was damaged, and is passed over; it now lies in {path}")
     if found is None and resume_from:
         found = checkpoints.read(Path(resume_from).resolve())
         if found is None:
@@ -103,6 +107,7 @@ def starting_point(
 
 def _tell_start(start: Checkpoint | None, num_steps: int, section: str) -> None:
     if start is None:
+        print(f"starting with the first of {num_steps} steps")
         return
     if start.step < num_steps:
         print(f"continuing after step {start.step} of {num_steps}, from {start.path}")

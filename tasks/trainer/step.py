@@ -1,5 +1,6 @@
 """One optimizer step over the chunks of a mini-batch, the same on one process as on many."""
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,9 +11,17 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from objectives.batch import TrajectoryBatch
-from objectives.metrics import Metric, PackedMetrics, merge_metrics, pack_metrics, unpack_metrics
+from objectives.metrics import (
+    OBJECTIVE_WEIGHT_SUM,
+    Metric,
+    PackedMetrics,
+    merge_metrics,
+    pack_metrics,
+    unpack_metrics,
+)
 from objectives.objective import Objective, loss_terms
 from tasks.policy.whole import part_of
+from tasks.trainer.calling import returned_by
 from tasks.trainer.policy import PolicyAdapter
 
 Metrics = dict[str, Metric]
@@ -23,12 +32,28 @@ class Accumulated(NamedTuple):
 
     Attributes:
         weight: float64 scalar.
+        numerator: sum of all terms' numerators, float64 scalar; not finite if any of them is not.
         num_terms: terms of the loss.
         metrics: by public name.
     """
 
     weight: Tensor
+    numerator: Tensor
     num_terms: int
+    metrics: Metrics
+
+
+class Gradients(NamedTuple):
+    """What is known of a mini-batch once its gradient is in the parameters.
+
+    Attributes:
+        weight: of the loss's first term, over all ranks.
+        numerator: sum of all terms' numerators over all ranks.
+        metrics: merged over chunks and ranks.
+    """
+
+    weight: float
+    numerator: float
     metrics: Metrics
 
 
@@ -56,6 +81,7 @@ def accumulate(
         term: which of the loss's terms goes backward; a scalar loss has one.
     """
     weight = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+    numerator = torch.zeros_like(weight)
     reported: list[Metrics] = []
     num_terms = 1
     last = len(chunks) + len(idle) - 1
@@ -64,16 +90,18 @@ def accumulate(
         # Copies of the model exchange gradients once, with the last chunk.
         apart = nullcontext() if place == last else accelerator.no_sync(policy.module)
         with apart:
-            loss, metrics = objective.fn(policy, chunk)
+            loss, metrics = returned_by(objective, policy, chunk)
             terms = loss_terms(
                 loss, metrics, reduction=objective.reduction, num_sequences=chunk.num_sequences
             )
             accelerator.backward(terms[term].numerator * counts)
         num_terms = len(terms)
         weight += terms[term].weight.double() * counts
+        if counts:
+            numerator += sum(t.numerator.detach().double() for t in terms)
         adapted = objective.metric_adapter.adapt(metrics)
         reported.append(adapted if counts else {n: m.nothing() for n, m in adapted.items()})
-    return Accumulated(weight, num_terms, merge_metrics(reported))
+    return Accumulated(weight, numerator, num_terms, merge_metrics(reported))
 
 
 def gradients(
@@ -83,14 +111,11 @@ def gradients(
     accelerator: Accelerator,
     *,
     idle: Sequence[TrajectoryBatch] = (),
-) -> tuple[float, Metrics]:
+) -> Gradients:
     """Leave the gradient of the mini-batch's mean loss in the parameters.
 
     Terms of different units are each divided by their own weight and then added, so every term but
     the first costs a pass of its own.
-
-    Returns:
-        The first term's weight over all ranks, and the metrics merged over chunks and ranks.
     """
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
     first = accumulate(policy, objective, chunks, accelerator, idle=idle)
@@ -101,7 +126,8 @@ def gradients(
         later = accumulate(policy, objective, chunks, accelerator, idle=idle, term=term)
         divide_gradients(parameters, later.weight, accelerator)
         _add(parameters, before)
-    return total, reduce_metrics(first.metrics, accelerator)
+    numerator = accelerator.reduce(first.numerator, reduction="sum").item()
+    return Gradients(total, numerator, reduce_metrics(first.metrics, accelerator))
 
 
 def _add(parameters: Iterable[nn.Parameter], gradients_before: Iterable[Tensor | None]) -> None:
@@ -119,8 +145,16 @@ def divide_gradients(
 
     The wrapped model has averaged gradients over the ranks where they should have been summed, so
     the divisor is the total weight over the number of ranks. Nothing is divided by a weight of 0.
+
+    Raises:
+        ValueError: the weight is negative or no number.
     """
     total = accelerator.reduce(weight, reduction="sum")
+    if not total.item() >= 0:
+        raise ValueError(
+            f"the objective's weight over the mini-batch is {total.item():g}, expected the number "
+            f"of what its numerator sums over; rl.builder owns metrics[{OBJECTIVE_WEIGHT_SUM!r}]"
+        )
     if total.item() == 0:
         return 0.0
     divisor = total / accelerator.num_processes
@@ -175,21 +209,22 @@ def update(
     Weight, norm and metrics are those of all ranks, so each of them decides alike.
 
     Raises:
-        FloatingPointError: if the gradient is not finite; the weights are then unchanged.
+        FloatingPointError: if the loss or the gradient is not finite; the weights are then
+            unchanged.
     """
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
-    total, metrics = gradients(policy, objective, chunks, accelerator, idle=idle)
+    total, numerator, metrics = gradients(policy, objective, chunks, accelerator, idle=idle)
     if total == 0:
         optimizer.zero_grad(set_to_none=True)
         return Update(metrics=metrics, weight=0.0, grad_norm=float("nan"), applied=False)
     norm = accelerator.clip_grad_norm_(parameters, max_grad_norm or float("inf"))
     grad_norm = float(norm)
-    if not torch.isfinite(norm):
+    if not (math.isfinite(grad_norm) and math.isfinite(numerator)):
         optimizer.zero_grad(set_to_none=True)
         raise FloatingPointError(
-            f"the gradient's norm is {grad_norm}, expected a finite number; the weights were not "
-            "changed. Look at train/ratio/max and the rewards of this step; a smaller "
-            "trainer.learning_rate or rl.epsilon_high may help"
+            f"the loss is {numerator / total:g} and its gradient's norm {grad_norm:g}, expected "
+            "finite numbers; the weights were not changed. Look at what this step trained on and "
+            "at the metrics of the steps before; a smaller trainer.learning_rate may help"
         )
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

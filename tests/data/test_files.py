@@ -7,7 +7,7 @@ import pytest
 
 from configs.data import Data
 from tasks.data.preparing import prepare
-from tasks.data.problems import Problem
+from tasks.data.problems import Problem, Problems
 from tasks.data.sources import load_problems
 
 ROWS = [{"question": f"q{number}?", "answer": f"#### {number}"} for number in range(6)]
@@ -56,6 +56,10 @@ def test_the_split_of_one_file_depends_on_the_seed(tmp_path: Path) -> None:
         ("[1]", "line 1: expected a JSON object, got list"),
         ('{"question": "a"}', r"row 0: field 'answer' is None.*data\.answer_field"),
         ('{"question": " ", "answer": "b"}', "row 0: field 'question' is ' '"),
+        ('{"question": "a", "answer": NaN}', "line 1: not valid JSON .NaN is no JSON value"),
+        ('{"question": "a", "answer": 1e999}', "row 0: field 'answer' is inf"),
+        ('{"question": "a", "answer": true}', "row 0: field 'answer' is True"),
+        ('{"question": ' + "[" * 100_000, "line 1: not valid JSON"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, text: str, named: str) -> None:
@@ -114,3 +118,74 @@ def test_the_fingerprint_changes_with_rows_tokens_and_seed(tmp_path: Path) -> No
     ]
     assert len(set(prints)) == 4
     assert prepare(one, encode, max_prompt_tokens=8)[2] == prints[0]
+
+
+def test_halves_of_surrogate_pairs_become_question_marks_wherever_they_stand(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = r'{"question": "a\ud800b", "answer": "1", "other": {"k\udfff": ["\ud83d"]}}'
+    path.write_text("\n".join([row] * 3))
+    problem = load_problems(file_data(str(path))).train[0]
+    assert problem.text == "a?b"
+    assert json.loads(problem.payload)["other"] == {"k?": ["?"]}
+
+
+def test_whole_numbers_of_a_column_with_gaps_have_no_decimals(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    columns = {"question": ["a", "b", "c"], "answer": [19.0, 2.5, -3.0]}
+    pq.write_table(pa.table(columns), path)
+    problems = load_problems(file_data(str(path), num_held_out=1))
+    answers = {p.text: p.answer for part in problems for p in part}
+    assert answers == {"a": "19", "b": "2.5", "c": "-3"}
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 no such thing PAR1"])
+def test_what_is_no_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"rows\.parquet: not a Parquet file that can be read"):
+        load_problems(file_data(str(path)))
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    full, empty = lines(tmp_path / "full.jsonl", ROWS), lines(tmp_path / "empty.jsonl", [])
+    for train, held_out in ((empty, full), (full, empty)):
+        with pytest.raises(ValueError, match=r"empty\.jsonl has no rows"):
+            load_problems(file_data(train, held_out_path=held_out))
+
+
+GOOD = Problem("p/0", "p", "q", "1")
+GIVEN: dict[str, object] = {
+    "number": GOOD._replace(answer=1),
+    "dict": {"text": "q"},
+    "half": GOOD._replace(text="\ud800"),
+}
+
+
+def provide_odd(data: Data) -> Problems:
+    return Problems([GOOD, GIVEN[data.prompt_field]], [GOOD])
+
+
+def provide_generator(_data: Data) -> Problems:
+    return Problems((problem for problem in [GOOD]), [GOOD])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("number", r"train\[1\]\.answer is 1, expected text"),
+        ("dict", r"train\[1\] is .*expected tasks\.data\.problems\.Problem"),
+        ("half", r"train\[1\]\.text is no text that UTF-8 can hold"),
+    ],
+)
+def test_what_a_provider_gives_is_named_with_its_place(kind: str, message: str) -> None:
+    data = Data(source="provider", provider=f"{__name__}:provide_odd", prompt_field=kind)
+    with pytest.raises((TypeError, ValueError), match=message):
+        load_problems(data)
+
+
+def test_a_provider_that_gives_a_generator_is_refused() -> None:
+    data = Data(source="provider", provider=f"{__name__}:provide_generator")
+    with pytest.raises(TypeError, match="two lists that are not empty"):
+        load_problems(data)

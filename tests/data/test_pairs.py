@@ -120,6 +120,38 @@ def test_a_row_that_is_no_pair_is_named_with_its_field(
         load_pairs(of_file(path))
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"chosen": chat("a", "good"), "rejected": chat("another", "bad")},
+            "fields 'chosen' and 'rejected' are about different prompts",
+        ),
+        (
+            {"prompt": "another", "chosen": chat("a", "good"), "rejected": chat("a", "bad")},
+            "fields 'chosen' and 'prompt' are about different prompts",
+        ),
+        (
+            {"prompt": chat("a"), "chosen": chat("a", "b", "thanks"), "rejected": chat("a", "b")},
+            "the last message of field 'chosen' is of role 'user', expected 'assistant'",
+        ),
+    ],
+)
+def test_completions_that_do_not_answer_one_prompt_are_refused(
+    tmp_path: Path, row: dict, message: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", row, row)
+    with pytest.raises(ValueError, match=f"row 0: {message}"):
+        load_pairs(of_file(path))
+
+
+def test_a_prompt_of_several_messages_may_stand_in_its_column(tmp_path: Path) -> None:
+    answers = [[{"role": "assistant", "content": text}] for text in ("good", "bad")]
+    row = {"prompt": chat("a", "b", "c"), "chosen": answers[0], "rejected": answers[1]}
+    pairs = everything(load_pairs(of_file(write(tmp_path / "a.jsonl", row, row))))
+    assert pairs["a.jsonl/1"][2:] == (chat("a", "b", "c"), "good", "bad")
+
+
 def test_a_provider_gives_pairs() -> None:
     data = Preferences(source="provider", provider=f"{__name__}:provide", seed=3)
     assert load_pairs(data).held_out[0].prompt == "seed 3"

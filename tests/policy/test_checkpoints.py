@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tasks.policy.checkpoints import difference, newest, prune, read, require_lineage, sweep
+from tasks.policy.checkpoints import (
+    difference,
+    newest,
+    prune,
+    read,
+    recover,
+    require_lineage,
+    sweep,
+)
 from tests.policy.published import LINEAGE, make_policy, newest_step, put, steps
 
 
@@ -140,12 +148,45 @@ def test_checkpoints_are_in_the_order_of_their_numbers_and_other_directories_sta
     tmp_path: Path,
 ) -> None:
     root, policy = tmp_path / "checkpoints", make_policy(tmp_path)
-    (root / "step-by-hand").mkdir(parents=True)
+    for name in ("step-by-hand", "step-000001.bak", "step-best"):
+        (root / name).mkdir(parents=True)
     for step in (999_999, 1_000_000):
         put(root, policy, step)
     assert newest_step(root) == 1_000_000
     prune(root, keep_last=1, keep_every=0)
-    assert {path.name for path in root.iterdir()} == {"step-by-hand", "step-1000000"}
+    assert {path.name for path in root.iterdir()} == {
+        "step-by-hand",
+        "step-000001.bak",
+        "step-best",
+        "step-1000000",
+    }
+
+
+def test_damaged_checkpoints_are_set_aside_and_take_no_place(tmp_path: Path) -> None:
+    root, policy = tmp_path / "checkpoints", make_policy(tmp_path)
+    for step in (2, 4, 6):
+        put(root, policy, step)
+    for step in (4, 6):
+        (root / f"step-{step:06d}" / "manifest.json").write_text("garbage")
+    found, damaged = recover(root)
+    assert found == newest(root)
+    assert found.step == 2
+    assert [path.name for path in damaged] == ["damaged-step-000006.1", "damaged-step-000004.1"]
+    put(root, policy, 3)
+    prune(root, keep_last=1, keep_every=0)
+    assert {path.name for path in root.iterdir()} == {
+        "step-000003",
+        *(path.name for path in damaged),
+    }
+
+
+def test_what_is_damaged_again_lies_beside_what_was_before(tmp_path: Path) -> None:
+    root, policy = tmp_path / "checkpoints", make_policy(tmp_path)
+    for number in (1, 2):
+        put(root, policy, 5)
+        (root / "step-000005" / "manifest.json").unlink()
+        assert recover(root) == (None, [root / f"damaged-step-000005.{number}"])
+    assert recover(tmp_path / "nowhere") == (None, [])
 
 
 def test_equal_lineages_do_not_differ() -> None:

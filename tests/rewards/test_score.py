@@ -174,6 +174,34 @@ def test_a_score_has_a_value_exactly_when_its_status_says_so(
         Score(value, status)
 
 
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (None, "parts are None, expected numbers by name"),
+        ({"x": None}, "the part 'x' of a score is None, expected a finite number"),
+        ({"x": "1"}, "the part 'x' of a score is '1'"),
+        ({"x": float("nan")}, "the part 'x' of a score is nan"),
+        ({"x": 1e39}, r"the part 'x' of a score is 1e\+39"),
+        ({"a:b": 1.0}, "a part named 'a:b', expected characters"),
+        ({"\ud800": 1.0}, "a part named"),
+        ({3: 1.0}, "a part named 3"),
+    ],
+)
+def test_a_part_that_no_table_or_metric_holds_is_refused(parts: object, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Score(1.0, parts=parts)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e39])
+def test_a_value_that_float32_does_not_hold_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="expected a finite number that float32 holds"):
+        Score(value)
+
+
+def test_white_space_around_an_answer_does_not_count() -> None:
+    assert exact_match("18", "18 \n", "").value == exact_match("18 ", "18", "").value == 1.0
+
+
 def test_functions_and_scores_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(exact_match)) is exact_match
     assert pickle.loads(pickle.dumps(Score(None, "timeout"))) == Score(None, "timeout")

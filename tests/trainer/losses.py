@@ -106,5 +106,26 @@ def infinite(model: PolicyAdapter, batch: TrajectoryBatch) -> tuple:
     return weighted(total * torch.inf, num_tokens)
 
 
+def not_a_number(model: PolicyAdapter, batch: TrajectoryBatch) -> tuple:
+    """The gradient is finite, and the loss is not."""
+    loss, metrics = token_mean(model, batch)
+    return loss + torch.nan, metrics
+
+
+def rounding_alone(model: PolicyAdapter, batch: TrajectoryBatch) -> tuple:
+    """Its advantages are what is left where log-probabilities cancel: last bits, other ones in
+    every chunk."""
+    logprobs = model.token_logprobs(batch, temperature=1.0).logprobs
+    mask = batch.loss_mask.to(logprobs)
+    generator = torch.Generator().manual_seed(batch.num_sequences)
+    left = torch.finfo(logprobs.dtype).eps * torch.randn(logprobs.shape, generator=generator)
+    return weighted((logprobs * left * mask).sum() / mask.sum().clamp(min=1), mask.sum())
+
+
+def small_and_wrong(model: PolicyAdapter, batch: TrajectoryBatch) -> tuple:
+    loss, metrics = sequences_as_tokens(model, batch)
+    return loss * 1e-3, metrics
+
+
 def build_sequences_as_tokens(_rl: Rl, _context: ModelContext) -> Objective:
     return custom(sequences_as_tokens)

@@ -31,11 +31,13 @@ def compute() -> dict:
     wrong = {
         "sequences as tokens": losses.custom(losses.sequences_as_tokens),
         "weight of another mask": losses.custom(losses.weight_of_another_mask),
+        "small and wrong": losses.custom(losses.small_and_wrong),
         "tokens under MEAN": losses.custom(losses.token_mean, Reduction.MEAN),
     }
     right = {
         "token mean": losses.custom(losses.token_mean),
         "two terms": losses.custom(losses.two_terms),
+        "rounding alone": losses.custom(losses.rounding_alone),
         "mean": losses.custom(losses.mean_over_sequences, Reduction.MEAN),
     }
     return {

@@ -84,7 +84,7 @@ def spread_gradients(strategy: str) -> dict[tuple[str, str], Gradient]:
         for name, picked in PICKED.items():
             policy.module.zero_grad(set_to_none=True)
             share = _share(accelerator, picked)
-            weight, metrics = gradients(
+            weight, _, metrics = gradients(
                 policy, _objective(recipe), share.own, accelerator, idle=share.idle
             )
             flat = _flat({n: p.grad for n, p in unwrapped(policy.module).named_parameters()})

@@ -90,7 +90,7 @@ def step_gradient(
     accelerator: Accelerator,
 ) -> Gradient:
     policy.module.zero_grad(set_to_none=True)
-    weight, metrics = gradients(policy, objective, chunks, accelerator)
+    weight, _, metrics = gradients(policy, objective, chunks, accelerator)
     values = {name: metric.value for name, metric in metrics.items()}
     return Gradient(flat_gradient(policy), weight, values)
 
@@ -181,6 +181,7 @@ def _updates(accelerator: Accelerator) -> dict[str, dict]:
         "below the clip": sgd_update(token_mean, WHOLE, accelerator, max_grad_norm=1e6),
         "all masked": sgd_update(token_mean, [[8], [9]], accelerator),
         "infinite": sgd_update(losses.custom(losses.infinite), WHOLE, accelerator),
+        "not a number": sgd_update(losses.custom(losses.not_a_number), WHOLE, accelerator),
     }
 
 

@@ -13,7 +13,7 @@ from tests.trainer import losses
 from tests.trainer.builders import batch_of, make_rows
 from tests.trainer.children import computed
 
-WRONG = ["sequences as tokens", "weight of another mask", "tokens under MEAN"]
+WRONG = ["sequences as tokens", "weight of another mask", "small and wrong", "tokens under MEAN"]
 PRECISIONS = {"fp32": 1e-6, "fp64": 1e-12}
 
 
@@ -32,6 +32,11 @@ def test_objectives_with_another_weight_are_stopped(name: str, precision: str) -
     assert message.startswith("reduction proof failed: the gradient over 4 rows differs by 0.")
     assert "not of the same unit, or not of the same mask" in message
     assert "rl.builder owns this code" in message
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_gradient_that_is_0_but_for_rounding_passes(precision: str) -> None:
+    assert computed("proof")[precision]["rounding alone"] > PRECISIONS[precision]
 
 
 def test_proof_rows_are_those_that_train_and_with_an_advantage_first() -> None:

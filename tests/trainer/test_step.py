@@ -1,5 +1,7 @@
 """An optimizer step does not depend on how its rows are cut, on one process or on two."""
 
+import re
+
 import pytest
 import torch
 
@@ -133,12 +135,22 @@ def test_no_training_token_skips_the_optimizer_step() -> None:
     assert done["moved"].abs().max() == 0
 
 
-def test_a_gradient_that_is_not_finite_raises_and_leaves_the_weights_unchanged() -> None:
-    done = computed("step")["updates"]["infinite"]
-    assert "expected a finite number; the weights were not changed" in done["raised"]
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("infinite", r"the loss is inf and its gradient's norm nan"),
+        ("not a number", r"the loss is nan and its gradient's norm [0-9.]+"),
+    ],
+)
+def test_what_is_not_finite_raises_and_leaves_the_weights_unchanged(
+    name: str, message: str
+) -> None:
+    done = computed("step")["updates"][name]
+    expected = f"{message}, expected finite numbers; the weights were not changed"
+    assert re.match(expected, done["raised"])
     assert done["moved"].abs().max() == 0
 
 
-@pytest.mark.parametrize("name", ["plain", "clipped", "all masked", "infinite"])
+@pytest.mark.parametrize("name", ["plain", "clipped", "all masked", "infinite", "not a number"])
 def test_no_gradient_is_left_for_the_next_update(name: str) -> None:
     assert not computed("step")["updates"][name]["grads_left"]

@@ -113,6 +113,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     damaged[-1] ^= 1
     weights.write_bytes(damaged)
     resumed = warm.grpo(copy, **LONG)
+    assert "a checkpoint was damaged, and is passed over; it now lies in" in resumed.output
     assert "continuing after step 6 of 8" in resumed.output
     assert_like(whole, resumed)
 
