@@ -58,7 +58,8 @@ LAYERS = {
     ),
     "tasks/annotators": Layer(ours=("tasks.annotators", "tasks.data", "configs"), theirs=TABLES),
     "tasks/policy": Layer(
-        ours=("tasks.policy", "tasks.data", "configs"), theirs=(*MODELS, "huggingface_hub", "peft")
+        ours=("tasks.policy", "tasks.data", "configs"),
+        theirs=(*MODELS, "huggingface_hub", "jinja2", "peft"),
     ),
     "tasks/sampling": Layer(
         ours=("tasks.sampling", "tasks.policy", "tasks.data", "configs"),

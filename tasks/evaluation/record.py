@@ -116,10 +116,10 @@ def read_evaluation(path: Path) -> Kept:
     directory = path.parent if path.name == RECORD_FILE else path
     try:
         record = Record(**json.loads((directory / RECORD_FILE).read_text(encoding="utf-8")))
-        table = read_table(directory / OUTCOMES_FILE)
+        table = require(read_table(directory / OUTCOMES_FILE), OUTCOMES, stage="compare")
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: no evaluation ({error}); expected a directory with {RECORD_FILE} and "
             f"{OUTCOMES_FILE}, as workflows/evaluate.py leaves it"
         ) from error
-    return Kept(directory, record, require(table, OUTCOMES, stage="compare"))
+    return Kept(directory, record, table)

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from configs.dpo import Preferences
 from tasks.data.pairs import Message, Pair
 from tasks.data.preferences import Encoded, EncodePairs
-from tasks.policy.tokenizing import PLAIN_TEXT, control_tokens, encoder
+from tasks.policy.tokenizing import PLAIN_TEXT, control_tokens, encoder, rendered
 
 Ids = list[int]
 
@@ -56,11 +56,6 @@ def _chat_encoder(
     """Return the function from a chat of several turns to the ids that open its next turn."""
     special = control_tokens(tokenizer)
 
-    def render(chat: list[Message]) -> Ids:
-        return tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-
     def control(ids: Ids) -> Counter[int]:
         return Counter(token for token in ids if token in special)
 
@@ -73,7 +68,7 @@ def _chat_encoder(
         if data.system_prompt and chat[0]["role"] != "system":
             chat = [{"role": "system", "content": data.system_prompt}, *chat]
         harmless = [{**message, "content": PLAIN_TEXT} for message in chat]
-        ids = render(chat)
-        return ids if control(ids) == control(render(harmless)) else None
+        ids, as_it_is = rendered(tokenizer, [chat, harmless])
+        return ids if control(ids) == control(as_it_is) else None
 
     return encode

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from configs.data import Data
@@ -78,8 +79,26 @@ def _chat(
 
     def render(texts: list[str]) -> list[list[int]]:
         chats = [[*system, {"role": "user", "content": text}] for text in texts]
+        return rendered(tokenizer, chats)
+
+    return render
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase, chats: list[list[dict[str, str]]]
+) -> list[list[int]]:
+    """Return chats as ids, each up to where its next turn begins.
+
+    Raises:
+        ValueError: the tokenizer's template refuses one.
+    """
+    try:
         return tokenizer.apply_chat_template(
             chats, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-
-    return render
+    except TemplateError as error:
+        roles = [message["role"] for message in chats[0]]
+        raise ValueError(
+            f"the chat template of {tokenizer.name_or_path!r} refuses a chat, such as one of the "
+            f"roles {roles}: {error}; change data.system_prompt or the rows, or set data.chat=false"
+        ) from error

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.data.arrow import read_table, write_table
 from tasks.evaluation.__main__ import main
 from tasks.evaluation.comparing import compare
 from tasks.evaluation.estimators import Z_95
@@ -106,6 +107,14 @@ def test_the_command_prints_a_row_per_measure_and_what_was_sampled_apart(
     assert lines[1].startswith("second: owner/name, ")
     assert lines[2] == "sampled apart: temperature is 0.0 and 0.5"
     assert lines[4].split()[:4] == ["accuracy", "0.5000", "1.0000", "+0.5000"]
+
+
+def test_another_table_in_its_place_is_refused_by_name(tmp_path: Path) -> None:
+    kept(tmp_path / "a", single([1, 0]))
+    table = read_table(tmp_path / "a" / OUTCOMES_FILE)
+    write_table(tmp_path / "a" / OUTCOMES_FILE, table.drop_columns(table.column_names[:1]))
+    with pytest.raises(ValueError, match=r"no evaluation .*workflows/evaluate\.py"):
+        read_evaluation(tmp_path / "a")
 
 
 @pytest.mark.parametrize("missing", [RECORD_FILE, OUTCOMES_FILE, ""])

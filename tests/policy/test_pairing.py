@@ -77,6 +77,14 @@ def test_a_pair_that_spells_a_control_token_is_none(bad: Pair) -> None:
     assert found[1] is not None
 
 
+def test_a_template_that_refuses_a_chat_is_named_with_the_roles() -> None:
+    strict = tokenizer(chat=True)
+    strict.chat_template = "{{ raise_exception('System role not supported') }}"
+    message = r"roles \['system', 'user'\]: System role not supported; change data\.system_prompt"
+    with pytest.raises(ValueError, match=message):
+        pair_encoder(strict, Preferences(chat=True, system_prompt="9"))
+
+
 def test_a_chat_without_a_chat_template_is_refused() -> None:
     encode = pair_encoder(tokenizer(), Preferences())
     with pytest.raises(ValueError, match=r"data\.chat=false, but a prompt .* list of messages"):
