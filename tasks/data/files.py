@@ -87,7 +87,8 @@ def read_objects(path: str) -> list[dict[str, object]]:
 def _json_row(line: bytes, path: str, number: int) -> dict[str, object]:
     try:
         row = json.loads(line, parse_constant=_no_json)
-        row = json.loads(_valid(json.dumps(row, ensure_ascii=False)))
+        if b"\\u" in line:  # the only way to spell half of a surrogate pair
+            row = json.loads(_valid(json.dumps(row, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}, line {number + 1}: not valid JSON ({error})") from error
     if not isinstance(row, dict):
