@@ -86,9 +86,12 @@ def publish(
 
 
 def read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint in a directory, or None if it is absent, partial or altered."""
+    """Return the checkpoint in a directory, or None if it is absent, partial or altered.
+
+    A copy under the number of another step is none: it would pass for a newer one.
+    """
     body = _intact_manifest(path)
-    if body is None:
+    if body is None or (_number(path).isdecimal() and body["step"] != _step(path)):
         return None
     policy = PolicyFiles(
         version=body["version"],
@@ -113,7 +116,7 @@ def _intact_manifest(path: Path) -> dict[str, Any] | None:
         if not isinstance(body, dict) or body.pop(MANIFEST_DIGEST, None) != _body_digest(body):
             return None
         intact = all(file_digest(path / name) == digest for name, digest in body["files"].items())
-    except (OSError, ValueError):
+    except (OSError, RecursionError, ValueError):
         return None
     return body if intact else None
 

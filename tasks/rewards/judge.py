@@ -28,7 +28,13 @@ FIRST_PAUSE_S = 0.5
 BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """HTTP statuses that may pass; others, such as a wrong key, are not tried again."""
 
-_SCORE = re.compile(r"score\W{1,5}(\d+(?:\.\d+)?)", re.IGNORECASE)
+_SCORE = re.compile(
+    r"""\bscore\W{1,5}(?<![-+.,])      # no sign, and not the decimals of something else
+    (\d+(?:\.\d+)?)
+    (?![\d.]*(?:e[-+]?\d|[,-]\d|%|\s*/(?!\s*10\b)))   # no 1e1, no 1,5, no range, no 3/5, no per cent
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def judge(
@@ -131,7 +137,13 @@ def _request(base: str, body: dict[str, Any], timeout_s: float) -> str:
         },
     )
     with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - as above
-        content = json.load(reply)["choices"][0]["message"]["content"]
+        answer = reply.read()
+    try:
+        content = json.loads(answer)["choices"][0]["message"]["content"]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the judge at {base} answered {answer[:200]!r}, expected a chat completion"
+        ) from error
     if not isinstance(content, str):
         raise ValueError(f"the judge's message is {content!r}, expected text")  # noqa: TRY004
     return content

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,27 @@ def test_damaged_checkpoints_are_set_aside_and_take_no_place(tmp_path: Path) -> 
         "step-000003",
         *(path.name for path in damaged),
     }
+
+
+def test_a_copy_under_the_number_of_another_step_is_no_checkpoint(tmp_path: Path) -> None:
+    root, policy = tmp_path / "checkpoints", make_policy(tmp_path)
+    for step in (1, 3):
+        put(root, policy, step)
+    for name in ("step-000007", "step-9"):
+        shutil.copytree(root / "step-000001", root / name)
+    assert newest_step(root) == 3
+    found, damaged = recover(root)
+    assert found.step == 3
+    assert {path.name for path in damaged} == {"damaged-step-000007.1", "damaged-step-9.1"}
+    elsewhere = shutil.copytree(root / "step-000001", tmp_path / "best")
+    assert read(elsewhere).step == 1
+
+
+def test_a_manifest_of_endless_brackets_is_damaged(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    put(root, make_policy(tmp_path), 1)
+    (root / "step-000001" / "manifest.json").write_text("[" * 100_000)
+    assert read(root / "step-000001") is None
 
 
 def test_what_is_damaged_again_lies_beside_what_was_before(tmp_path: Path) -> None:

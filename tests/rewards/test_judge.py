@@ -36,6 +36,8 @@ class Endpoint:
                 if text == "hang":
                     endpoint.release.wait(30)
                 body = json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+                if text.startswith("raw:"):
+                    body = text.removeprefix("raw:").encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -118,6 +120,18 @@ def test_an_endpoint_that_hangs_or_is_down_is_given_up_in_bounded_time(endpoint:
         judge("a", "b", "", url="http://127.0.0.1:9/v1", model="m", num_retries=0)
 
 
+@pytest.mark.parametrize(
+    "answer", ["<html>", "[1]", "null", '{"choices": []}', '{"error": {"message": "no model m"}}']
+)
+def test_an_answer_that_is_no_completion_is_shown_with_the_address(
+    endpoint: Endpoint, answer: str
+) -> None:
+    endpoint.replies = [(200, f"raw:{answer}")]
+    with pytest.raises(ValueError, match=r"the judge at http.*expected a chat completion") as told:
+        judge("a", "b", "", url=endpoint.url, model="m")
+    assert answer in str(told.value)
+
+
 @pytest.mark.parametrize("reply", ["fine", "Score: 11", "Score: high", ""])
 def test_a_judge_that_gives_no_mark_is_an_error_not_a_reward(
     endpoint: Endpoint, reply: str
@@ -129,10 +143,30 @@ def test_a_judge_that_gives_no_mark_is_an_error_not_a_reward(
 
 @pytest.mark.parametrize(
     ("reply", "mark"),
-    [("Score: 0", 0.0), ("score - 10", 1.0), ("Score: 3\nno, **Score**: 4.5/10.", 0.45)],
+    [
+        ("Score: 0", 0.0),
+        ("score - 10", 1.0),
+        ("Score: 3\nno, **Score**: 4.5/10.", 0.45),
+        ("**Score:** 8 / 10", 0.8),
+        ("Score: 7, because", 0.7),
+        ("Score: 8.", 0.8),
+    ],
 )
 def test_the_last_mark_counts(reply: str, mark: float) -> None:
     assert read_mark(reply) == mark
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("Score: -5", "Score: +5", "Score: .5", "Score: 1e1", "Score: 8e-3", "Score: 1,5"),
+        *("Score: 3/5", "Score: 3 / 5", "Score: 15,5", "Score (0-10): 2", "Score: 5%"),
+        *("Underscore: 7", "Score: 10.5"),
+    ],
+)
+def test_a_number_of_another_form_is_no_mark(reply: str) -> None:
+    with pytest.raises(ValueError, match="no 'Score: N' from 0 to 10"):
+        read_mark(reply)
 
 
 @pytest.mark.parametrize(

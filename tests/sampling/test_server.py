@@ -48,6 +48,7 @@ class Server:
         self.changes: dict[str, Callable[[], tuple[int, dict | None]]] = {}
         self.adapters: list[str] = []
         self.lock = threading.Lock()
+        self.piece, self.pause_s = 1_000_000, 0.0
 
     def answer(self, path: str, body: dict) -> tuple[int, dict | None]:
         with self.lock:
@@ -94,7 +95,10 @@ def listening(server: Server) -> Iterator[str]:
             status, answer = server.answer(self.path, body)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(b"" if answer is None else json.dumps(answer).encode())
+            content = b"" if answer is None else json.dumps(answer).encode()
+            for place in range(0, len(content), server.piece):
+                self.wfile.write(content[place : place + server.piece])
+                time.sleep(server.pause_s)
 
         do_POST = do_GET
 
@@ -233,6 +237,29 @@ def test_an_answer_that_does_not_come_ends_a_bounded_wait() -> None:
     server = Server()
     server.changes["/v1/completions"] = lambda: (time.sleep(3), (200, {}))[1]
     assert "POST /v1/completions: no answer in 1 s" in refusal(server, wait=1.0)
+
+
+def test_an_answer_that_comes_byte_by_byte_ends_a_bounded_wait() -> None:
+    server = Server()
+    server.piece, server.pause_s = 1, 0.3
+    started = time.monotonic()
+    assert "GET /weight_info: no answer in 1 s" in refusal(server, wait=1.0)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({}, "an answer has no 'weight_version', but {}"),
+        ({"error": "no such model"}, "but {'error': 'no such model'}"),
+        ([1, 2], "GET /weight_info: the answer broke off"),
+        ("text", "expected an object"),
+    ],
+)
+def test_an_answer_of_another_form_is_shown(answer: object, message: str) -> None:
+    server = Server()
+    server.changes["/weight_info"] = lambda: (200, answer)
+    assert message in refusal(server)
 
 
 def test_weights_that_another_run_loads_meanwhile_are_noticed() -> None:
