@@ -31,7 +31,7 @@ BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _SCORE = re.compile(
     r"""\bscore\W{1,5}(?<![-+.,])      # no sign, and not the decimals of something else
     (\d+(?:\.\d+)?)
-    (?![\d.]*(?:e[-+]?\d|[,-]\d|%|\s*/(?!\s*10\b)))   # no 1e1, no 1,5, no range, no 3/5, no per cent
+    (?![\d.]*(?:e[-+]?\d|[,-]\d|%|\s*/(?!\s*10\b)))   # no 1e1, no 1,5, no 0-10, no 3/5, no 5%
     """,
     re.IGNORECASE | re.VERBOSE,
 )
